@@ -16,7 +16,6 @@ from aiohttp import (
     ClientResponse,
     StreamReader,
 )
-from aiohttp.streams import AsyncStreamReaderMixin
 
 from celery_throttle.clients.answer import Answer
 from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
@@ -121,8 +120,14 @@ class _AiohttpExchange(Exchange[ClientResponse]):
         return True
 
 
-class _PassingContent(AsyncStreamReaderMixin):
+class _PassingContent:
     """The content of a response, which a call watches while it is read."""
+
+    # They call the methods below.
+    __aiter__: Any = StreamReader.__aiter__
+    iter_any: Any = StreamReader.iter_any
+    iter_chunked: Any = StreamReader.iter_chunked
+    iter_chunks: Any = StreamReader.iter_chunks
 
     def __init__(self, content: StreamReader, call: GuardedCall[ClientResponse]) -> None:
         self._content = content

@@ -84,7 +84,7 @@ class WatchedBody:
 
     def _read(self, document: Any) -> None:
         for each in document if isinstance(document, list) else [document]:  # Google's streams
-            if each is not None:
+            if isinstance(each, Mapping):
                 self.read(each)
 
 

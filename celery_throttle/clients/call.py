@@ -227,6 +227,8 @@ class GuardedCall(Generic[R]):
             return
         units = body.end()
         actual = self.limits.actual(units, self.requirement) if units else None
+        if actual is None and self.limits.has_estimates:
+            self.guard.log_unknown_usage(self.limits.names)
         if self._answer is not None and body.document is not None:
             # Some APIs refuse with status 200: the body says so.
             answer = self._answer.with_body(lambda: body.document)

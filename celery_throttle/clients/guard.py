@@ -100,6 +100,8 @@ class Guard:
         self._paused_until = 0.0
         self._warned_at = -WARNING_INTERVAL_SECONDS
         self._counted = None if _is_function(limits) else counted_limits(limits)
+        if self._counted is not None and cost is not None and not callable(cost):
+            self._only.require(cost)
 
     def limits_of(self, *args: Any, **kwargs: Any) -> CountedLimits:
         """Return the limits of a call; the arguments are passed to the function of the limits."""
@@ -154,6 +156,10 @@ class Guard:
             about = ", ".join(map(repr, names))
             logger.warning("The API behind %s asks for a pause: no calls %s", about, duration)
         self._paused_until = max(until, self._paused_until)
+
+    def log_unknown_usage(self, names: Sequence[str]) -> None:
+        """Log that an answer does not tell its usage, unless that was done within the last minute."""
+        self.log_warnings(names, ["it does not tell the true cost of a call: its estimate stands"])
 
     def log_warnings(self, names: Sequence[str], warnings: Sequence[str]) -> None:
         """Log what cannot be used of an answer, unless that was done within the last minute."""
@@ -257,6 +263,8 @@ def counted_limits(limits: Any) -> list[Counted]:
     """Return limits with their quantities; LimitValueError unless all are of one limiter."""
     groups = limits if isinstance(limits, Mapping) else {REQUESTS: limits}
     found = []
+    if not groups:
+        check_handles([])
     for quantity, handles in groups.items():
         if not isinstance(quantity, str) or not quantity:
             raise LimitValueError(

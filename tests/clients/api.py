@@ -18,7 +18,8 @@ from celery_throttle import wrap
 from celery_throttle.clients.aiohttp import throttled
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.limiter.handles import LimitHandles
+from celery_throttle.clients.guard import GuardedLimits
+from celery_throttle.limiter.handle import LimitHandle
 
 
 class Answer(NamedTuple):
@@ -88,7 +89,7 @@ class Api:
 class Client:
     """A guarded client; ``get`` returns status and body."""
 
-    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
+    def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
         self._url = url
         self._limit = limit
         self._options = options
@@ -105,7 +106,7 @@ class Client:
 
 
 class Httpx(Client):
-    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
+    def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
         self._client = httpx.Client(base_url=url, transport=ThrottledTransport(limit, **options))
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
@@ -122,7 +123,7 @@ class Httpx(Client):
 
 
 class Requests(Client):
-    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
+    def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
         self._url = url
         self._session = requests.Session()
         self._session.mount("http://", ThrottledAdapter(limit, **options))
@@ -143,7 +144,7 @@ class Requests(Client):
 class Looped(Client):
     """A client in an event loop of its own."""
 
-    def __init__(self, url: str, limit: LimitHandles, **options: Any) -> None:
+    def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
         super().__init__(url, limit, **options)
         self._loop = asyncio.new_event_loop()
         self._client = self.do(self._made())
@@ -164,8 +165,7 @@ class Looped(Client):
     def close(self) -> None:
         self.do(self._closed())
         self.do(others_done())
-        limit = self._limit if not isinstance(self._limit, list) else self._limit[0]
-        self.do(limit.limiter.store.aclose())  # type: ignore[union-attr]  # a limit, then
+        self.do(stores_closed(self._limit))
         self._loop.close()
 
 
@@ -245,7 +245,7 @@ class Function(Client):
                 raise self.RefusedError(answer)
             return answer
 
-        self._get = wrap(limit, get, refused=self.RefusedError, **options)
+        self._get = wrap(limit, get, **options)
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
         try:
@@ -260,3 +260,12 @@ class Function(Client):
 
 HTTP: tuple[type[Client], ...] = (Httpx, AsyncHttpx, Requests, Aiohttp)
 EVERY: tuple[type[Client], ...] = (*HTTP, Function)
+
+
+async def stores_closed(limits: Any) -> None:
+    """Close the connections that a loop has opened for some limits."""
+    groups = limits.values() if isinstance(limits, Mapping) else [limits]
+    for group in groups:
+        for limit in group if isinstance(group, list) else [group]:
+            if isinstance(limit, LimitHandle):
+                await limit.limiter.store.aclose()

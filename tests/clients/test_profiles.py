@@ -103,7 +103,7 @@ PRIMARY = {"message": "API rate limit exceeded for user ID 1."}
         (GENERIC, 403, {"Retry-After": "60"}, None, REFUSAL, 60.0),
         (GENERIC, 403, {}, None, FAILURE, None),
         (GENERIC, 503, {"Retry-After": "3"}, None, OVERLOAD, 3.0),
-        (GENERIC, 529, {}, None, OVERLOAD, None),
+        (GENERIC, 503, {}, None, FAILURE, None),
         (OPENAI, 429, {"retry-after-ms": "174", "Retry-After": "1"}, RATE, REFUSAL, 0.174),
         (OPENAI, 429, {}, QUOTA, FAILURE, None),
         (OPENAI, 429, {}, QUOTA["error"], FAILURE, None),  # as the SDK's exception has it

@@ -7,6 +7,7 @@ one dictionary, a list of named quotas whose policies name the unit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from http import HTTPStatus
 from typing import Any
@@ -96,7 +97,11 @@ def _member(
 
 
 def _whole(value: Any) -> int | None:
-    return max(int(value), 0) if isinstance(value, int) and not isinstance(value, bool) else None
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"ratelimit: {value!r} is no whole number, ignored")
+    return value
 
 
 def _seconds(value: Any) -> float | None:
@@ -132,7 +137,12 @@ GENERIC = Profile(
         _headers("x-ratelimit-"),
         _headers("x-rate-limit-"),
     ),
-    signs=(REFUSALS, OVERLOADS, Sign(Meaning.REFUSAL, statuses=(403,), header="retry-after")),
+    signs=(
+        REFUSALS,
+        Sign(Meaning.REFUSAL, statuses=(HTTPStatus.FORBIDDEN,), header="retry-after"),
+        # Without a time, it may be broken for any reason.
+        replace(OVERLOADS, header="retry-after"),
+    ),
     waits=RETRY_AFTER,
     quotas=_quotas,
 )
