@@ -48,6 +48,11 @@ def parse_units(text: str) -> int:
     return int(_match_number(text)[1])
 
 
+def parse_limit(text: str) -> int:
+    """Parse a number of units that may have policies behind it: ``"100, 100;w=60"``."""
+    return parse_units(text.partition(",")[0])
+
+
 def parse_used_of(text: str) -> tuple[int, int]:
     """Parse used/limit: ``"32/40"``."""
     match = _USED_OF.fullmatch(text)

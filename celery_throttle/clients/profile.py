@@ -7,7 +7,7 @@ profiles of vendors are in :mod:`celery_throttle.clients.profiles`; a user can w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -17,6 +17,7 @@ from celery_throttle.clients.header_values import parse_retry_after
 
 if TYPE_CHECKING:
     from celery_throttle.clients.answer import Answer
+    from celery_throttle.clients.fields import Fields
 
 #: The quantity of which each request costs one unit.
 REQUESTS = "requests"
@@ -152,7 +153,8 @@ class Profile:
         codes: Where the body has its codes: paths such as ``error.code``; ``*`` stands for each
             item of a list.
         waits: Where an answer has the time until the next request; the first that is there counts.
-        quotas: Returns quotas that are not in a header of their own. Raises ``ValueError``.
+        quotas: Returns quotas that are not in headers of their own. It raises nothing.
+        quota_headers: The headers that ``quotas`` reads, in lower case.
         refused_costs: The quantities of which a refused request costs its units all the same.
         estimate: Returns what a request may cost, beside one request, from the JSON of its body.
         usage: Returns what a request has cost, beside one request, from the JSON of an answer, or
@@ -166,10 +168,23 @@ class Profile:
     signs: Sequence[Sign] = ()
     codes: Sequence[str] = ()
     waits: Sequence[Wait] = ()
-    quotas: Callable[[Answer], Sequence[Quota]] | None = None
+    quotas: Callable[[Fields], Iterable[Quota]] | None = None
+    quota_headers: Sequence[str] = ()
     refused_costs: Sequence[str] = ()
     estimate: Callable[[Mapping[str, Any]], Units] = no_units
     usage: Callable[[Mapping[str, Any]], Units] = no_units
+
+    def tells_quotas(self, answer: Answer) -> bool:
+        """Return whether an answer may tell the state of a quantity.
+
+        Args:
+            answer: The answer.
+        """
+        headers = answer.headers
+        if self.quotas is not None and answer.has_body:
+            return True
+        names = (name for each in self.quantities for name in (each.remaining, each.limit))
+        return any(name in headers for name in (*self.quota_headers, *names))
 
     def reads_accepted(self, answer: Answer) -> bool:
         """Return whether an answer without an error status may say something in its body.
@@ -177,9 +192,7 @@ class Profile:
         Args:
             answer: The answer.
         """
-        return self.quotas is not None or any(
-            sign.codes and answer.status in sign.statuses for sign in self.signs
-        )
+        return any(sign.codes and answer.status in sign.statuses for sign in self.signs)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the quantities, each once."""

@@ -6,17 +6,21 @@ one dictionary, a list of named quotas whose policies name the unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from http import HTTPStatus
 from typing import Any
 
-from celery_throttle.clients.answer import Answer
+from http_sf import Token
+
+from celery_throttle.clients.fields import Fields
 from celery_throttle.clients.header_values import (
+    Parameters,
     parse_dictionary,
     parse_list,
     parse_milliseconds,
+    parse_reset,
     parse_used_of,
 )
 from celery_throttle.clients.profile import (
@@ -25,6 +29,7 @@ from celery_throttle.clients.profile import (
     Profile,
     Quantity,
     Quota,
+    Reset,
     Sign,
     Wait,
 )
@@ -43,84 +48,72 @@ OVERLOADED = 529
 OVERLOADS = Sign(Meaning.OVERLOAD, statuses=(HTTPStatus.SERVICE_UNAVAILABLE, OVERLOADED))
 REFUSALS = Sign(Meaning.REFUSAL, statuses=(HTTPStatus.TOO_MANY_REQUESTS,))
 
-_MAX_CHARACTERS = 1000
+#: Used and limit, as Shopify has them, and those who copy it.
+SHOPIFY_HEADER = "x-shopify-shop-api-call-limit"
+
+#: The parameters of the members of ``RateLimit``, by the names of draft 07.
+_DRAFT_07 = {"remaining": "r", "reset": "t", "limit": "q"}
 
 
-def read_ietf(answer: Answer) -> list[Quota]:
-    """Return the quotas of the header ``RateLimit``, from draft 07 on.
+def read_ietf(fields: Fields) -> Iterator[Quota]:
+    """Yield the quotas of the header ``RateLimit``, from draft 07 on."""
+    members = fields.value("ratelimit", _parse_members) or ()
+    policies = dict(fields.value("ratelimit-policy", _parse_members) or ()) if members else {}
+    for name, about in members:
+        policy = policies.get(name, {})
+        remaining, reset = about.get("r"), about.get("t")
+        if not _is_whole(remaining):
+            fields.warn("ratelimit", name, "has no whole number r=")
+            continue
+        seconds = None
+        if reset is not None:
+            seconds = fields.checked_delay("ratelimit", str(reset), parse_reset)
+        limit = policy.get("q", about.get("q"))
+        quantity = str(policy.get("qu", REQUESTS))
+        yield Quota(quantity, remaining, limit if _is_whole(limit) else None, seconds)
 
-    Raises:
-        ValueError: a header is malformed; then all of it is ignored, as draft 11 says.
-    """
-    text = answer.headers.get("ratelimit", "").strip(" \t")
-    if not text:
-        return []
-    policy = answer.headers.get("ratelimit-policy", "").strip(" \t")
-    if len(text) + len(policy) > _MAX_CHARACTERS:
-        raise ValueError(f"ratelimit: more than {_MAX_CHARACTERS} characters, ignored")
+
+def _parse_members(text: str) -> list[tuple[str, Parameters]]:
+    """Parse a list of items with parameters; of draft 07, a dictionary, as one such item."""
     try:
         members = parse_list(text)
     except ValueError:
-        return [_draft_07(text)]
-    policies = _policies(policy)
-    return [_member(name, about, policies) for name, about in members]
+        found = parse_dictionary(text)
+        return [("", {_DRAFT_07.get(name, name): value for name, value in found.items()})]
+    if not all(isinstance(name, (str, Token, int)) for name, _ in members):
+        raise ValueError("is no list of items")
+    return [(str(name), about) for name, about in members]
 
 
-def _draft_07(text: str) -> Quota:
-    """Return the quota of ``limit=100, remaining=50, reset=5``."""
-    try:
-        fields = parse_dictionary(text)
-    except ValueError as error:
-        raise ValueError(f"ratelimit: {text!r} {error}, ignored") from None
-    return Quota(
-        REQUESTS,
-        _whole(fields.get("remaining")),
-        _whole(fields.get("limit")),
-        _seconds(fields.get("reset")),
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _quotas(fields: Fields) -> Iterator[Quota]:
+    """Yield the quotas of the IETF, and those of Shopify's header, which others copy."""
+    if "ratelimit" in fields.answer.headers:
+        yield from read_ietf(fields)
+    yield from read_used_of(fields, SHOPIFY_HEADER)
+
+
+def read_used_of(fields: Fields, header: str, quantity: str = REQUESTS) -> Iterator[Quota]:
+    """Yield the quota of a header with used/limit."""
+    found = fields.value(header, parse_used_of)
+    if found is not None:
+        used, limit = found
+        yield Quota(quantity, max(limit - used, 0), limit)
+
+
+def _headers(prefix: str) -> Quantity:
+    return Quantity(REQUESTS, f"{prefix}remaining", f"{prefix}limit", f"{prefix}reset")
+
+
+def openai_headers(name: str, header: str) -> Quantity:
+    """Return a quantity with headers as OpenAI has them, and those who copy its API."""
+    remaining, limit, reset = (
+        f"x-ratelimit-{part}-{header}" for part in ("remaining", "limit", "reset")
     )
-
-
-def _policies(text: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the parameters of each policy, by its name. Policies that are malformed are unknown."""
-    try:
-        return {str(name): about for name, about in parse_list(text)} if text else {}
-    except ValueError:
-        return {}
-
-
-def _member(
-    name: Any, about: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]]
-) -> Quota:
-    policy = policies.get(str(name), {})
-    unit = str(policy.get("qu", REQUESTS))
-    return Quota(unit, _whole(about.get("r")), _whole(policy.get("q")), _seconds(about.get("t")))
-
-
-def _whole(value: Any) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"ratelimit: {value!r} is no whole number, ignored")
-    return value
-
-
-def _seconds(value: Any) -> float | None:
-    whole = _whole(value)
-    return None if whole is None else float(whole)
-
-
-def _quotas(answer: Answer) -> list[Quota]:
-    """Return the quotas of the IETF, and those of Shopify's header, which others copy."""
-    found = read_ietf(answer)
-    text = answer.headers.get("x-shopify-shop-api-call-limit")
-    if text is not None:
-        used, limit = parse_used_of(text)
-        found.append(Quota(REQUESTS, max(limit - used, 0), limit))
-    return found
-
-
-def _headers(prefix: str, reset: str = "") -> Quantity:
-    return Quantity(REQUESTS, f"{prefix}remaining", f"{prefix}limit", reset or f"{prefix}reset")
+    return Quantity(name, remaining, limit, reset, Reset.FULL)
 
 
 #: The headers of APIs without a profile of their own.
@@ -136,6 +129,8 @@ GENERIC = Profile(
         _headers("ratelimit-"),
         _headers("x-ratelimit-"),
         _headers("x-rate-limit-"),
+        openai_headers(REQUESTS, "requests"),
+        openai_headers("tokens", "tokens"),
     ),
     signs=(
         REFUSALS,
@@ -145,4 +140,5 @@ GENERIC = Profile(
     ),
     waits=RETRY_AFTER,
     quotas=_quotas,
+    quota_headers=("ratelimit", SHOPIFY_HEADER),
 )

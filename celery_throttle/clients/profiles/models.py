@@ -18,7 +18,12 @@ from celery_throttle.clients.profile import (
     Units,
     Wait,
 )
-from celery_throttle.clients.profiles.generic import OVERLOADS, REFUSALS, RETRY_AFTER
+from celery_throttle.clients.profiles.generic import (
+    OVERLOADS,
+    REFUSALS,
+    RETRY_AFTER,
+    openai_headers,
+)
 
 READ_ON = date(2026, 11, 25)
 
@@ -94,17 +99,6 @@ def _openai_usage(body: Mapping[str, Any]) -> Units:
     return {}
 
 
-def _openai_headers(name: str, header: str) -> Quantity:
-    prefix = "x-ratelimit-"
-    return Quantity(
-        name,
-        f"{prefix}remaining-{header}",
-        f"{prefix}limit-{header}",
-        f"{prefix}reset-{header}",
-        Reset.FULL,
-    )
-
-
 #: Errors about money: sending the request again does not help.
 BILLING_CODES = (
     "insufficient_quota",
@@ -124,9 +118,9 @@ OPENAI = Profile(
     ),
     read_on=READ_ON,
     quantities=(
-        _openai_headers(REQUESTS, "requests"),
-        _openai_headers(TOKENS, "tokens"),
-        _openai_headers(TOKENS, "project-tokens"),
+        openai_headers(REQUESTS, "requests"),
+        openai_headers(TOKENS, "tokens"),
+        openai_headers(TOKENS, "project-tokens"),
     ),
     signs=(
         Sign(Meaning.FAILURE, statuses=(429,), codes=BILLING_CODES),
@@ -169,8 +163,8 @@ GROQ = replace(
     ),
     # The headers of requests are about those of a day, whatever the limit here is.
     quantities=(
-        replace(_openai_headers("requests_per_day", "requests")),
-        _openai_headers(TOKENS, "tokens"),
+        openai_headers("requests_per_day", "requests"),
+        openai_headers(TOKENS, "tokens"),
     ),
     signs=(*OPENAI.signs, Sign(Meaning.OVERLOAD, statuses=(498,))),
     refused_costs=(),

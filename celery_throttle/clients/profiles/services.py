@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any
 
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.fields import Fields
 from celery_throttle.clients.header_values import parse_used_of
 from celery_throttle.clients.profile import (
     REQUESTS,
@@ -19,7 +19,13 @@ from celery_throttle.clients.profile import (
     Units,
     Wait,
 )
-from celery_throttle.clients.profiles.generic import OVERLOADS, REFUSALS, RETRY_AFTER
+from celery_throttle.clients.profiles.generic import (
+    OVERLOADS,
+    REFUSALS,
+    RETRY_AFTER,
+    SHOPIFY_HEADER,
+    read_used_of,
+)
 
 READ_ON = date(2026, 11, 25)
 
@@ -69,20 +75,18 @@ GITHUB = Profile(
 )
 
 
-def _shopify_quotas(answer: Answer) -> list[Quota]:
-    """Return the requests of REST, or the points of GraphQL."""
-    text = answer.headers.get("x-shopify-shop-api-call-limit")
-    if text is not None:
-        used, limit = parse_used_of(text)
-        return [Quota(REQUESTS, max(limit - used, 0), limit)]
-    cost = _shopify_cost(answer.body)
-    state = cost.get("throttleStatus")
-    if not isinstance(state, Mapping):
-        return []
-    left, rate = float(state["currentlyAvailable"]), float(state["restoreRate"])
-    lacks = float(cost.get("requestedQueryCost") or 0) - left
+def _shopify_quotas(fields: Fields) -> Iterator[Quota]:
+    """Yield the requests of REST, or the points of GraphQL."""
+    yield from read_used_of(fields, SHOPIFY_HEADER)
+    cost = _shopify_cost(fields.answer.body)
+    try:
+        state = cost["throttleStatus"]
+        left, rate = float(state["currentlyAvailable"]), float(state["restoreRate"])
+        limit, lacks = int(state["maximumAvailable"]), float(cost["requestedQueryCost"]) - left
+    except (KeyError, TypeError, ValueError):
+        return
     reset = lacks / rate if lacks > 0 and rate > 0 else None
-    return [Quota(POINTS, 0 if reset else int(left), int(state["maximumAvailable"]), reset)]
+    yield Quota(POINTS, 0 if reset else int(left), limit, reset)
 
 
 def _shopify_cost(body: Any) -> Mapping[str, Any]:
@@ -114,6 +118,7 @@ SHOPIFY = Profile(
     codes=("errors.*.extensions.code",),
     waits=RETRY_AFTER,
     quotas=_shopify_quotas,
+    quota_headers=(SHOPIFY_HEADER,),
     usage=_shopify_usage,
 )
 
@@ -161,12 +166,18 @@ HUBSPOT = Profile(
 _SALESFORCE_USAGE = re.compile(r"\bapi-usage=([0-9]{1,15}/[0-9]{1,15})")
 
 
-def _salesforce_quotas(answer: Answer) -> list[Quota]:
-    match = _SALESFORCE_USAGE.search(answer.headers.get("sforce-limit-info", "")[:1000])
+def _parse_salesforce(text: str) -> tuple[int, int]:
+    match = _SALESFORCE_USAGE.search(text)
     if match is None:
-        return []
-    used, limit = parse_used_of(match[1])
-    return [Quota(REQUESTS, max(limit - used, 0), limit)]
+        raise ValueError("has no api-usage=")
+    return parse_used_of(match[1])
+
+
+def _salesforce_quotas(fields: Fields) -> Iterator[Quota]:
+    found = fields.value("sforce-limit-info", _parse_salesforce)
+    if found is not None:
+        used, limit = found
+        yield Quota(REQUESTS, max(limit - used, 0), limit)
 
 
 SALESFORCE = Profile(
@@ -184,6 +195,7 @@ SALESFORCE = Profile(
     codes=("*.errorCode",),
     waits=RETRY_AFTER,
     quotas=_salesforce_quotas,
+    quota_headers=("sforce-limit-info",),
 )
 
 DISCORD = Profile(

@@ -1,4 +1,4 @@
-"""Response headers of real APIs in every form, and hostile ones."""
+"""Answers of APIs without a profile: headers in every form, and hostile ones."""
 
 from __future__ import annotations
 
@@ -6,25 +6,38 @@ from collections.abc import Iterator, Mapping
 from email.message import Message
 from email.utils import formatdate
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_throttle.clients.response_headers import (
-    MAX_DELAY_SECONDS,
-    MAX_HEADER_CHARACTERS,
-    ApiQuota,
-    RateLimitInfo,
-    read,
-)
+from celery_throttle.clients import reading
+from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.fields import MAX_DELAY_SECONDS, MAX_HEADER_CHARACTERS
+from celery_throttle.clients.profile import Meaning
+from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.clients.reading import Reading
 
 NOW = 1_700_000_000.0
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"  # the same
 YEAR = 365 * 86_400
 
-NOTHING = RateLimitInfo(refused=False, retry_after=None, quotas=(), warnings=())
+
+class Left(NamedTuple):
+    """What is left of a quantity, and the seconds until its reset."""
+
+    remaining: int | None
+    reset_after: float | None
+    quantity: str = "requests"
+
+
+def read(status: int, headers: Mapping[str, str], now: float) -> Reading:
+    return reading.read(GENERIC, Answer(status, headers), now)
+
+
+def left(found: Reading) -> tuple[Left, ...]:
+    return tuple(Left(one.remaining, one.reset_after, one.quantity) for one in found.quotas)
 
 
 class Pairs(Mapping[str, str]):
@@ -46,19 +59,18 @@ class Pairs(Mapping[str, str]):
         return self.pairs
 
 
-def quotas(headers: Mapping[str, str], status: int = 200, now: float = NOW) -> tuple[ApiQuota, ...]:
+def quotas(headers: Mapping[str, str], status: int = 200, now: float = NOW) -> tuple[Left, ...]:
     """The quotas of headers that have nothing odd."""
     info = read(status, headers, now)
     assert info.warnings == ()
-    return info.quotas
+    return left(info)
 
 
 def test_an_answer_that_says_nothing() -> None:
-    assert read(200, {}, NOW) == NOTHING
-    assert read(200, {"Date": "soon", "Content-Type": "text/html"}, NOW) == NOTHING
-    assert read(429, {"Content-Length": "0"}, NOW) == RateLimitInfo(
-        refused=True, retry_after=None, quotas=(), warnings=()
-    )
+    assert read(200, {}, NOW) == Reading(Meaning.ACCEPTED)
+    headers = {"Date": "soon", "Content-Type": "text/html"}
+    assert read(200, headers, NOW) == Reading(Meaning.ACCEPTED)
+    assert read(429, {"Content-Length": "0"}, NOW) == Reading(Meaning.REFUSAL)
 
 
 # Retry-After.
@@ -83,12 +95,16 @@ def test_an_answer_that_says_nothing() -> None:
     ],
 )
 def test_when_to_come_again(headers: dict[str, str], wait: float) -> None:
-    for status in (429, 503, 403):
-        assert read(status, headers, NOW) == RateLimitInfo(
-            refused=True, retry_after=wait, quotas=(), warnings=()
-        )
+    assert read(429, headers, NOW) == Reading(Meaning.REFUSAL, wait)
     for status in (200, 301, 401, 500):
-        assert read(status, headers, NOW) == NOTHING
+        found = read(status, headers, NOW)
+        assert (found.meaning in (Meaning.ACCEPTED, Meaning.FAILURE), found.wait) == (True, None)
+
+
+def test_the_statuses_that_need_a_time() -> None:
+    headers = {"Retry-After": "7"}
+    assert read(403, headers, NOW) == Reading(Meaning.REFUSAL, 7.0)
+    assert read(503, headers, NOW) == Reading(Meaning.OVERLOAD, 7.0)
 
 
 @pytest.mark.parametrize("skew", [-YEAR, -600, 0, 1, 3600, 10 * YEAR, -NOW])
@@ -103,7 +119,7 @@ def test_when_to_come_again(headers: dict[str, str], wait: float) -> None:
 def test_a_skewed_clock_does_not_matter(skew: float, until: dict[str, str]) -> None:
     info = read(429, {"Date": DATE, **until}, NOW + skew)
     assert info.warnings == ()
-    assert info.retry_after == 45 or info.quotas == (ApiQuota(0, 45.0),)
+    assert info.wait == 45 or left(info) == (Left(0, 45.0),)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +135,20 @@ def test_a_skewed_clock_does_not_matter(skew: float, until: dict[str, str]) -> N
 )
 def test_a_date_that_is_none(date: str) -> None:
     info = read(429, {"Date": date, "Retry-After": DATE}, NOW - 30)
-    assert info.retry_after == 30
+    assert info.wait == 30
     (warning,) = info.warnings
     assert warning.startswith(f"date: {date!r} is no ")
 
 
 def test_a_second_form_stands_in_for_one_that_cannot_be_read() -> None:
     info = read(429, {"Retry-After-Ms": "soon", "Retry-After": "3"}, NOW)
-    assert info.retry_after == 3
+    assert info.wait == 3
     assert info.warnings == ("retry-after-ms: 'soon' is no number of at most 15 digits, ignored",)
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "soon"}, {"RateLimit": '"a";r=0;t=9'}])
-def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> None:
-    assert not read(503, headers, NOW).refused
+def test_a_503_that_does_not_say_when_may_mean_anything(headers: dict[str, str]) -> None:
+    assert read(503, headers, NOW).wait is None
 
 
 # What is left, as the documentation of each API has it.
@@ -142,21 +158,21 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
     ("headers", "expected"),
     [
         # The examples of drafts 08 to 10.
-        ({"RateLimit": '"default";r=50;t=30'}, [ApiQuota(50, 30)]),
-        ({"RateLimit": '"default";r=999;pk=:dHJpYWwxMjEzMjM=:'}, [ApiQuota(999, None)]),
+        ({"RateLimit": '"default";r=50;t=30'}, [Left(50, 30)]),
+        ({"RateLimit": '"default";r=999;pk=:dHJpYWwxMjEzMjM=:'}, [Left(999, None)]),
         (
             {
                 "RateLimit": '"peruser";r=300000000;t=60;pk=:QXBwLTk5OQ==:',
                 "RateLimit-Policy": '"peruser";q=65535;qu="content-bytes";w=10;pk=:sdfjLJUOUH==:',
             },
-            [ApiQuota(300_000_000, 60, "content-bytes")],
+            [Left(300_000_000, 60, "content-bytes")],
         ),
         (
             {
-                "RateLimit": '"permin";r=5;t=7,"perhr";r=100;t=1800 , "mine" ; r=1',
+                "RateLimit": '"permin";r=5;t=7,"perhr";r=100;t=1800 , "mine"; r=1',
                 "RateLimit-Policy": '"permin";q=50;w=60,"perhr";q=1000;w=3600;qu="requests"',
             },
-            [ApiQuota(5, 7), ApiQuota(100, 1800), ApiQuota(1, None)],
+            [Left(1, None)],
         ),
         # As express-rate-limit writes drafts 8 and 7.
         (
@@ -164,18 +180,17 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "RateLimit-Policy": '"100-in-15min"; q=100; w=900; pk=:ZDY4NzNhNTQ1Nzcx:',
                 "RateLimit": '"100-in-15min"; r=99; t=897',
             },
-            [ApiQuota(99, 897)],
+            [Left(99, 897)],
         ),
         (
             {
                 "RateLimit-Policy": "100;w=900",
                 "RateLimit": "limit=100, remaining=50, reset=5",
             },
-            [ApiQuota(50, 5)],
+            [Left(50, 5)],
         ),
-        ({"RateLimit": "limit=100;w=60,remaining=50;x,reset=5"}, [ApiQuota(50, 5)]),
-        ({"RateLimit": '"a\\"b, c;";r=1;x=?0;y=@5;z=%"%e2";u=v/w;t=2'}, [ApiQuota(1, 2)]),
-        ({"RateLimit": "limit=10, reset=10"}, []),  # remaining is optional
+        ({"RateLimit": "limit=100;w=60,remaining=50;x,reset=5"}, [Left(50, 5)]),
+        ({"RateLimit": '"a\\"b, c;";r=1;x=?0;y=@5;z=%"%c3%bc";u=v/w;t=2'}, [Left(1, 2)]),
         # Drafts 00 to 06, and GitLab.
         (
             {
@@ -183,7 +198,7 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "RateLimit-Remaining": "99",
                 "RateLimit-Reset": "50",
             },
-            [ApiQuota(99, 50)],
+            [Left(99, 50)],
         ),
         (
             {
@@ -191,7 +206,7 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "RateLimit-Remaining": "50;comment=x",
                 "RateLimit-Reset": "5;x",
             },
-            [ApiQuota(50, 5)],
+            [Left(50, 5)],
         ),
         (
             {
@@ -202,7 +217,7 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "RateLimit-Reset": "1563325137",
                 "RateLimit-ResetTime": "Wed, 17 Jul 2019 00:58:57 GMT",
             },
-            [ApiQuota(594, 60)],
+            [Left(594, 60)],
         ),
         # GitHub.
         (
@@ -214,7 +229,7 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "X-RateLimit-Used": "16",
                 "X-RateLimit-Resource": "search",
             },
-            [ApiQuota(14, 31)],
+            [Left(14, 31)],
         ),
         # X (Twitter).
         (
@@ -224,11 +239,11 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "x-rate-limit-remaining": "847",
                 "x-rate-limit-reset": "1705420800",
             },
-            [ApiQuota(847, 300)],
+            [Left(847, 300)],
         ),
         # Shopify.
-        ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, [ApiQuota(8, None)]),
-        ({"X-Shopify-Shop-Api-Call-Limit": "41/40"}, [ApiQuota(0, None)]),
+        ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, [Left(8, None)]),
+        ({"X-Shopify-Shop-Api-Call-Limit": "41/40"}, [Left(0, None)]),
         # OpenAI, and Azure with plain seconds.
         (
             {
@@ -239,11 +254,11 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "x-ratelimit-reset-requests": "1s",
                 "x-ratelimit-reset-tokens": "6m0s",
             },
-            [ApiQuota(59, 1), ApiQuota(149_984, 360, "tokens")],
+            [Left(59, 1), Left(149_984, 360, "tokens")],
         ),
         (
             {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "54"},
-            [ApiQuota(9, 54, "tokens")],
+            [Left(9, 54, "tokens")],
         ),
         # Discord and Reddit.
         (
@@ -252,15 +267,15 @@ def test_a_503_that_does_not_say_when_is_no_refusal(headers: dict[str, str]) -> 
                 "X-RateLimit-Reset": "1700000002.750",
                 "X-RateLimit-Bucket": "abcd1234",
             },
-            [ApiQuota(1, 2.75)],
+            [Left(1, 2.75)],
         ),
-        ({"x-ratelimit-remaining": "598.0", "x-ratelimit-reset": "301"}, [ApiQuota(598, 301)]),
+        ({"x-ratelimit-remaining": "598.0", "x-ratelimit-reset": "301"}, [Left(598, 301)]),
         # A reset alone is not what is left.
         ({"X-RateLimit-Reset": "301"}, []),
-        ({"X-RateLimit-Remaining": "3"}, [ApiQuota(3, None)]),
+        ({"X-RateLimit-Remaining": "3"}, [Left(3, None)]),
     ],
 )
-def test_what_is_left(headers: dict[str, str], expected: list[ApiQuota]) -> None:
+def test_what_is_left(headers: dict[str, str], expected: list[Left]) -> None:
     assert quotas(headers) == tuple(expected)
 
 
@@ -292,18 +307,17 @@ def test_the_forms_of_a_reset(text: str, seconds: float) -> None:
 # Several forms in one answer.
 
 
-def test_the_standard_form_comes_first() -> None:
+def test_of_several_quotas_in_one_unit_that_with_the_least_left_counts() -> None:
     headers = {
-        "X-Shopify-Shop-Api-Call-Limit": "6/10",
-        "X-Rate-Limit-Remaining": "5",
-        "X-RateLimit-Remaining": "6",
-        "X-RateLimit-Remaining-Requests": "7",
-        "RateLimit-Remaining": "8",
         "RateLimit": '"a";r=9, "b";r=10',
+        "RateLimit-Remaining": "8",
+        "X-RateLimit-Remaining-Requests": "7",
+        "X-RateLimit-Remaining": "6",
+        "X-Rate-Limit-Remaining": "5",
+        "X-Shopify-Shop-Api-Call-Limit": "6/10",
     }
-    expected = [(9, 10), (8,), (7,), (6,), (5,), (4,)]
-    for left in expected:
-        assert tuple(quota.remaining for quota in quotas(headers)) == left
+    for remaining in (4, 5, 6, 7, 8, 9):
+        assert quotas(headers) == (Left(remaining, None),)
         headers.popitem()
 
 
@@ -315,15 +329,15 @@ def test_another_unit_is_another_quota() -> None:
         "X-RateLimit-Remaining-Tokens": "70",
     }
     assert quotas(headers) == (
-        ApiQuota(9000, 60, "content-bytes"),
-        ApiQuota(70, None, "tokens"),
-        ApiQuota(5, None),
+        Left(9000, 60, "content-bytes"),
+        Left(5, None),
+        Left(70, None, "tokens"),
     )
 
 
 def test_a_form_that_cannot_be_read_gives_way_to_the_next() -> None:
     info = read(200, {"RateLimit": "r=?, t", "X-RateLimit-Remaining": "5"}, NOW)
-    assert info.quotas == (ApiQuota(5, None),)
+    assert left(info) == (Left(5, None),)
     assert len(info.warnings) == 1
 
 
@@ -334,17 +348,17 @@ def test_a_form_that_cannot_be_read_gives_way_to_the_next() -> None:
 def test_names_in_any_case(spell: Any) -> None:
     headers = {"Retry-After": "9", "X-RateLimit-Remaining": "0", "Date": DATE}
     info = read(429, {spell(name): text for name, text in headers.items()}, NOW)
-    assert (info.retry_after, info.quotas) == (9, (ApiQuota(0, None),))
+    assert (info.wait, left(info)) == (9, (Left(0, None),))
 
 
 def test_a_repeated_list_is_one_list() -> None:
     headers = Pairs(("ratelimit", '"a";r=1;t=2'), ("RateLimit", '"b";r=3'))
-    assert quotas(headers) == (ApiQuota(1, 2), ApiQuota(3, None))
+    assert quotas(headers) == (Left(1, 2),)
 
 
 def test_what_may_not_be_repeated_is_ignored() -> None:
     info = read(429, Pairs(("Retry-After", "5"), ("Retry-After", "7")), NOW)
-    assert (info.refused, info.retry_after, len(info.warnings)) == (True, None, 1)
+    assert (info.meaning is Meaning.REFUSAL, info.wait, len(info.warnings)) == (True, None, 1)
     assert "retry-after: '5, 7' is neither a number" in info.warnings[0]
 
 
@@ -352,7 +366,7 @@ def test_the_headers_of_the_standard_library() -> None:
     message: Any = Message()
     message["RateLimit"] = '"a";r=1'
     message["RateLimit"] = '"b";r=2'
-    assert quotas(message) == (ApiQuota(1, None), ApiQuota(2, None))
+    assert quotas(message) == (Left(1, None),)
 
 
 # What is odd.
@@ -391,7 +405,7 @@ def test_the_headers_of_the_standard_library() -> None:
 )
 def test_an_odd_wait(text: str, wait: float | None, warning: str) -> None:
     info = read(429, {"Retry-After": text}, NOW)
-    assert (info.refused, info.retry_after) == (True, wait)
+    assert (info.meaning is Meaning.REFUSAL, info.wait) == (True, wait)
     (message,) = info.warnings
     assert message.startswith("retry-after: ")
     assert message.endswith(warning)
@@ -400,8 +414,8 @@ def test_an_odd_wait(text: str, wait: float | None, warning: str) -> None:
 
 def test_a_text_that_is_just_short_enough() -> None:
     text = "5;".ljust(MAX_HEADER_CHARACTERS, "x")
-    assert quotas({"X-RateLimit-Remaining": text}) == (ApiQuota(5, None),)
-    assert read(200, {"X-RateLimit-Remaining": text + "x"}, NOW).quotas == ()
+    assert quotas({"X-RateLimit-Remaining": text}) == (Left(5, None),)
+    assert left(read(200, {"X-RateLimit-Remaining": text + "x"}, NOW)) == ()
 
 
 @pytest.mark.parametrize(
@@ -413,7 +427,6 @@ def test_a_text_that_is_just_short_enough() -> None:
         ("X-RateLimit-Remaining", "5, 5"),
         ("X-Shopify-Shop-Api-Call-Limit", "40"),
         ("X-Shopify-Shop-Api-Call-Limit", "1/-1"),
-        ("RateLimit", ""),
         ("RateLimit", '"default"'),
         ("RateLimit", '"default";r=-1'),
         ("RateLimit", '"default";r="5"'),
@@ -456,20 +469,20 @@ def test_what_is_left_oddly_is_ignored(name: str, text: str) -> None:
 )
 def test_an_odd_reset(text: str, seconds: float | None) -> None:
     info = read(200, {"X-RateLimit-Remaining": "5", "X-RateLimit-Reset": text}, NOW)
-    assert info.quotas == (ApiQuota(5, seconds),)
+    assert left(info) == (Left(5, seconds),)
     (message,) = info.warnings
     assert message.startswith(f"x-ratelimit-reset: {text!r} is ")
 
 
 def test_a_policy_that_cannot_be_read_leaves_requests() -> None:
     info = read(200, {"RateLimit": '"a";r=1', "RateLimit-Policy": '"a";qu='}, NOW)
-    assert info.quotas == (ApiQuota(1, None),)
+    assert left(info) == (Left(1, None),)
     assert [message.split(":")[0] for message in info.warnings] == ["ratelimit-policy"]
 
 
 def test_one_message_for_each_header() -> None:
     info = read(200, {"RateLimit": '"a";r=-1, "b";r=-1, "c";r=5;t=90000'}, NOW)
-    assert info.quotas == (ApiQuota(5, MAX_DELAY_SECONDS),)
+    assert left(info) == (Left(5, MAX_DELAY_SECONDS),)
     assert len(info.warnings) == 1
 
 
@@ -506,16 +519,16 @@ TEXTS = st.text() | st.binary().map(lambda raw: raw.decode("latin-1")) | NUMBERS
 @example(dict.fromkeys(NAMES, "9" * 1_000_000), 429, NOW)
 def test_any_text_is_read(headers: dict[str, str], status: int, now: float) -> None:
     info = read(status, headers, now)
-    waits = [info.retry_after, *(quota.reset_after for quota in info.quotas)]
+    waits = [info.wait, *(quota.reset_after for quota in info.quotas)]
     for wait in waits:
         assert wait is None or (
             type(wait) is float and isfinite(wait) and 0 <= wait <= MAX_DELAY_SECONDS
         )
     for quota in info.quotas:
-        assert type(quota.remaining) is int
-        assert 0 <= quota.remaining < 10**15
-        assert quota.unit
-    assert info.refused or status != 429
-    assert status in (503, 403) or info.refused == (status == 429)
+        assert quota.remaining is None or 0 <= quota.remaining < 10**15
+        assert quota.quantity
+    assert (info.meaning is Meaning.REFUSAL) == (
+        status == 429 or (status == 403 and "Retry-After" in headers)
+    )
     assert len(info.warnings) <= len(headers)
     assert all(len(message) < 250 for message in info.warnings)
