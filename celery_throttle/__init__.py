@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_throttle.app import Throttle
     from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+    from celery_throttle.clients.sdk import throttled
     from celery_throttle.clients.wrapped import wrap
     from celery_throttle.errors import (
         ConfigurationError,
@@ -93,6 +94,7 @@ _MODULES = {
     "task_released": "signals",
     "task_throttled": "signals",
     "throttle_mode_changed": "signals",
+    "throttled": "clients.sdk",
     "wrap": "clients.wrapped",
 }
 
@@ -136,6 +138,7 @@ __all__ = [
     "task_released",
     "task_throttled",
     "throttle_mode_changed",
+    "throttled",
     "wrap",
 ]
 

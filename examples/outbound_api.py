@@ -35,8 +35,8 @@ def get(url: str) -> int:
 
 
 # If the API refuses a call all the same, all callers stop for as long as it asks.
-partner = wrap(throttle["partner"], get, refused=HTTPError)
-patient_partner = wrap(throttle["partner"], get, refused=HTTPError, max_wait=30)
+partner = wrap(throttle["partner"], get)
+patient_partner = wrap(throttle["partner"], get, max_wait=30)
 
 
 @app.task

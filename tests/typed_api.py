@@ -11,7 +11,6 @@ from celery import Celery
 
 from celery_throttle import (
     Decision,
-    Feedback,
     Limiter,
     Throttle,
     Throttled,
@@ -19,8 +18,10 @@ from celery_throttle import (
     task_throttled,
     wrap,
 )
-from celery_throttle.clients.aiohttp import throttled as throttled_middleware
+from celery_throttle.clients.aiohttp import ThrottledMiddleware
+from celery_throttle.clients.answer import Answer
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
+from celery_throttle.clients.profiles import OPENAI
 from celery_throttle.clients.requests import ThrottledAdapter
 from celery_throttle.inbound import ThrottledASGI, ThrottledWSGI, by_address, throttled
 from celery_throttle.testing import ManualClock
@@ -60,17 +61,15 @@ async def acreate(**call: Any) -> Any:
     return call
 
 
-def read_error(_: Exception) -> Feedback | None:
-    return Feedback(refused=True, stop=1.5)
+def read_answer(_: Any) -> Answer | None:
+    return Answer(429, {"retry-after": "1.5"})
 
 
 openai = wrap(
-    throttle["stripe"],
+    lambda **call: {"tokens": throttle["stripe", call["model"]]},
     create,
-    key=lambda **call: call["model"],
-    cost=lambda **call: call["max_tokens"],
-    usage=lambda answer: answer.usage.total_tokens,
-    refused=RateLimitError,
+    cost=lambda **call: {"tokens": call["max_tokens"]},
+    usage=lambda answer: {"tokens": answer.usage.total_tokens},
     retry_refused=3,
 )
 tokens: dict[str, int] = openai("gpt", max_tokens=10)
@@ -78,14 +77,14 @@ query = wrap(
     throttle["stripe"],
     acreate,
     cost=lambda store, query, points: store + query + points,
-    refused=read_error,
+    answer=read_answer,
 )
 fixed = wrap(throttle["stripe"], create, cost=2.5)
 several = wrap(
-    [throttle["stripe"], throttle["mail"]],
+    {"requests": throttle["stripe"], "tokens": [throttle["mail"]]},
     create,
-    cost=lambda **call: {"mail": call["max_tokens"]},
-    refused=(RateLimitError,),
+    profile=OPENAI,
+    cost=lambda **call: {"tokens": call["max_tokens"]},
 )
 
 limiter = Limiter("redis://localhost/0", {"search": "100/s", "tenant": "10/s"}, timeout=0.5)
@@ -126,10 +125,9 @@ def clients() -> tuple[httpx.Client, httpx.AsyncClient, requests.Session]:
         ThrottledAdapter(stripe, cost=lambda call: len(call.url or "")),
     )
     transport = ThrottledTransport(
-        stripe,
-        key=lambda request: request.headers["Stripe-Account"],
-        cost=lambda request: {"stripe": len(request.content)},
-        usage=lambda response: response.json()["usage"],
+        lambda request: throttle["stripe", request.headers["Stripe-Account"]],
+        cost=lambda request: len(request.content),
+        usage=lambda body: body["usage"],
     )
     return (
         httpx.Client(transport=transport),
@@ -139,7 +137,7 @@ def clients() -> tuple[httpx.Client, httpx.AsyncClient, requests.Session]:
 
 
 def aiohttp_client() -> aiohttp.ClientSession:
-    middleware = throttled_middleware(throttle["stripe"], cost=lambda request: len(request.method))
+    middleware = ThrottledMiddleware(throttle["stripe"], cost=lambda request: len(request.method))
     return aiohttp.ClientSession(middlewares=[middleware])
 
 

@@ -182,7 +182,7 @@ async def _async_httpx(url: str, way: str, limit: Any) -> AsyncIterator[AsyncCal
 async def _aiohttp(url: str, way: str, limit: Any) -> AsyncIterator[AsyncCall]:
     middlewares = []
     if way == OURS:
-        middlewares.append(_wrappers("aiohttp").throttled(limit, max_wait=MAX_WAIT))
+        middlewares.append(_wrappers("aiohttp").ThrottledMiddleware(limit, max_wait=MAX_WAIT))
     async with aiohttp.ClientSession(middlewares=middlewares) as session:
 
         async def call() -> Answer:

@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import (
     BytesPayload,
     ClientHandlerType,
-    ClientMiddlewareType,
     ClientRequest,
     ClientResponse,
     StreamReader,
@@ -25,16 +24,8 @@ from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.store.steps import arun_steps
 
 
-def throttled(
-    limits: GuardedLimits,
-    *,
-    profile: Profile = GENERIC,
-    cost: CallCost | None = None,
-    usage: Usage | None = None,
-    max_wait: float = 0.0,
-    retry_refused: int = 0,
-) -> ClientMiddlewareType:
-    """Return a client middleware that acquires limits for requests and learns from responses.
+class ThrottledMiddleware:
+    """A client middleware that acquires limits for requests and learns from responses.
 
     Each request raises :exc:`~celery_throttle.Throttled` or
     :exc:`~celery_throttle.StoreUnavailableError` under the conditions of
@@ -56,22 +47,32 @@ def throttled(
     Example:
         ::
 
-            stripe = aiohttp.ClientSession(middlewares=[throttled(throttle["stripe"])])
+            stripe = aiohttp.ClientSession(middlewares=[ThrottledMiddleware(throttle["stripe"])])
     """
-    guard = Guard(
-        limits,
-        profile,
-        cost=cost,
-        usage=usage,
-        max_wait=max_wait,
-        retry_refused=retry_refused,
-    )
 
-    async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    def __init__(
+        self,
+        limits: GuardedLimits,
+        *,
+        profile: Profile = GENERIC,
+        cost: CallCost | None = None,
+        usage: Usage | None = None,
+        max_wait: float = 0.0,
+        retry_refused: int = 0,
+    ) -> None:
+        self._guard = Guard(
+            limits,
+            profile,
+            cost=cost,
+            usage=usage,
+            max_wait=max_wait,
+            retry_refused=retry_refused,
+        )
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Send a request by a handler, once its limits allow it."""
         exchange = _AiohttpExchange(request, partial(handler, request))
-        return await arun_steps(call_steps(guard, exchange, request))
-
-    return middleware
+        return await arun_steps(call_steps(self._guard, exchange, request))
 
 
 class _AiohttpExchange(Exchange[ClientResponse]):

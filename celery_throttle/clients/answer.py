@@ -125,8 +125,7 @@ def of_error(error: BaseException) -> Answer:
     """Return the answer that an exception of an SDK stands for.
 
     It understands the exceptions of openai, anthropic, google-genai, google-api-core, botocore,
-    stripe, PyGithub, slack_sdk, twilio, requests, httpx, aiohttp and urllib, and those that resemble
-    them.
+    stripe, PyGithub, slack_sdk, twilio, requests, httpx, aiohttp, urllib, and others like them.
 
     Args:
         error: The exception.

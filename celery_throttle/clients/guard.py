@@ -158,7 +158,7 @@ class Guard:
         self._paused_until = max(until, self._paused_until)
 
     def log_unknown_usage(self, names: Sequence[str]) -> None:
-        """Log that an answer does not tell its usage, unless that was done within the last minute."""
+        """Log that an answer does not tell its usage, at most once a minute."""
         self.log_warnings(names, ["it does not tell the true cost of a call: its estimate stands"])
 
     def log_warnings(self, names: Sequence[str], warnings: Sequence[str]) -> None:

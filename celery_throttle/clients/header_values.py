@@ -28,8 +28,14 @@ _USED_OF = re.compile(r"([0-9]{1,15})/([0-9]{1,15})")
 _PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(d|h|ms|m|s|us|µs|ns)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _SECONDS = {
-    **{"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001},
-    **{"us": 1e-6, "µs": 1e-6, "ns": 1e-9},
+    "d": 86_400.0,
+    "h": 3600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "ms": 0.001,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
 }
 
 # The outlines of dates. Other text makes email.utils raise many kinds of errors.

@@ -22,9 +22,9 @@ class ThrottledTransport(SyncGuardedTransport, httpx.BaseTransport):
         limits: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter; each
             counts requests. Or a dict of such limits by the quantity that they count:
             ``{"requests": throttle["rpm"], "tokens": throttle["tpm"]}``. Or a function of the
-            ``httpx.Request`` that returns one of these, such as a handle with a key. All limits must
-            allow a request. A slot (``10 at once``) is held until the body of the response has been
-            read or closed.
+            ``httpx.Request`` that returns one of these, such as a handle with a key. All limits
+            must allow a request. A slot (``10 at once``) is held until the body of the response has
+            been read or closed.
         transport: The transport that sends the requests; default ``httpx.HTTPTransport()``.
         profile: What the vendor documents, such as :data:`celery_throttle.clients.OPENAI`. Default:
             the headers that many APIs share.
@@ -51,8 +51,10 @@ class ThrottledTransport(SyncGuardedTransport, httpx.BaseTransport):
             stripe.post("https://api.stripe.com/v1/charges", data={"amount": 2000})
     """
 
-    _default = httpx.HTTPTransport
     _body_type = _Body
+
+    def _make_default(self) -> httpx.HTTPTransport:
+        return httpx.HTTPTransport()
 
 
 class AsyncThrottledTransport(AsyncGuardedTransport, httpx.AsyncBaseTransport):
@@ -68,5 +70,7 @@ class AsyncThrottledTransport(AsyncGuardedTransport, httpx.AsyncBaseTransport):
         retry_refused: See :class:`ThrottledTransport`; default 0.
     """
 
-    _default = httpx.AsyncHTTPTransport
     _body_type = _Body
+
+    def _make_default(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport()

@@ -18,12 +18,16 @@ class _Body(PassingBody, httpx2.SyncByteStream, httpx2.AsyncByteStream):
 class ThrottledTransport(SyncGuardedTransport, httpx2.BaseTransport):
     """:class:`celery_throttle.clients.httpx.ThrottledTransport` for ``httpx2.Client``."""
 
-    _default = httpx2.HTTPTransport
     _body_type = _Body
+
+    def _make_default(self) -> httpx2.HTTPTransport:
+        return httpx2.HTTPTransport()
 
 
 class AsyncThrottledTransport(AsyncGuardedTransport, httpx2.AsyncBaseTransport):
     """The asyncio twin of :class:`ThrottledTransport`, for ``httpx2.AsyncClient``."""
 
-    _default = httpx2.AsyncHTTPTransport
     _body_type = _Body
+
+    def _make_default(self) -> httpx2.AsyncHTTPTransport:
+        return httpx2.AsyncHTTPTransport()

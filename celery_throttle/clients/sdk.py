@@ -97,7 +97,8 @@ def throttled(
         retry_refused=retry_refused,
     )
     copied: Any = client.with_options(http_client=guarded)  # type: ignore[attr-defined]  # checked above
-    copied.__class__ = _unwrapping_class(type(copied))
+    kind: Any = type(copied)
+    copied.__class__ = _unwrapping_class(kind)
     return copied  # type: ignore[no-any-return]  # of the class of the client
 
 

@@ -121,7 +121,6 @@ class _AsyncHttpxExchange(_HttpxExchange):
 class GuardedTransport:
     """The base of the transports. A subclass names the types of its client."""
 
-    _default: Callable[[], Any]  #: makes the transport that sends
     _body_type: type  #: a :class:`PassingBody` of the client
 
     #: Whether an SDK sends by this transport. It would repeat requests by itself, and wrap errors.
@@ -146,7 +145,11 @@ class GuardedTransport:
             max_wait=max_wait,
             retry_refused=retry_refused,
         )
-        self._transport = type(self)._default() if transport is None else transport
+        self._transport = self._make_default() if transport is None else transport
+
+    def _make_default(self) -> Any:
+        """Return the transport that sends, if none is given."""
+        raise NotImplementedError
 
     def _exchange(self, request: Any, kind: type[_HttpxExchange], send: Any) -> _HttpxExchange:
         if self._guard.reads_bodies:

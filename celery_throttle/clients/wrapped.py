@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutinefunction, unwrap
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from celery_throttle.clients.answer import Answer, of_error
 from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
@@ -16,6 +16,9 @@ from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps, run_steps
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,16 +45,16 @@ def wrap(
     worker runs, the error makes the task join its line.
 
     Args:
-        limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a dict
-            of such limits by the quantity that they count, such as ``{"requests": ..., "tokens":
-            ...}``. Or a function of the call's arguments that returns one of these, such as
-            ``lambda tenant, text: throttle["mail", tenant]``. All limits must allow a call.
+        limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a
+            dict of such limits by the quantity that they count, such as ``{"requests": ...,
+            "tokens": ...}``. Or a function of the call's arguments that returns one of these, such
+            as ``lambda tenant, text: throttle["mail", tenant]``. All limits must allow a call.
         function: A function, or coroutine function, that calls an API.
         profile: What the vendor documents. Default: what many APIs share.
         cost: Units for each limit, or a dict of units by quantity, or a function of the call's
             arguments that returns either; default 1.
-        usage: A function of the result that returns its actual cost, such as tokens or bytes, in the
-            forms of ``cost``, which is then an estimate. Of an iterator, it gets each item, and
+        usage: A function of the result that returns its actual cost, such as tokens or bytes, in
+            the forms of ``cost``, which is then an estimate. Of an iterator, it gets each item, and
             returns ``{}`` for those that do not tell the cost.
         max_wait: The most seconds that a call waits for the limits; default 0.
         answer: A function of the result, or of the exception, that returns the
@@ -221,21 +224,21 @@ class _PassingItems:
         finally:
             await run_to_end(arun_steps(self._call.finish()))
 
-    def __enter__(self) -> _PassingItems:
+    def __enter__(self) -> Self:
         self._items.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error: object) -> Any:
         try:
             return self._items.__exit__(*error)
         finally:
             run_steps(self._call.finish())
 
-    async def __aenter__(self) -> _PassingItems:
+    async def __aenter__(self) -> Self:
         await self._items.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> Any:
+    async def __aexit__(self, *error: object) -> Any:
         try:
             return await self._items.__aexit__(*error)
         finally:

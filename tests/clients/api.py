@@ -15,10 +15,10 @@ import httpx
 import requests
 
 from celery_throttle import wrap
-from celery_throttle.clients.aiohttp import throttled
+from celery_throttle.clients.aiohttp import ThrottledMiddleware
+from celery_throttle.clients.guard import GuardedLimits
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.clients.guard import GuardedLimits
 from celery_throttle.limiter.handle import LimitHandle
 
 
@@ -199,7 +199,7 @@ class AsyncHttpx(Looped):
 
 class Aiohttp(Looped):
     async def _made(self) -> aiohttp.ClientSession:
-        middleware = throttled(self._limit, **self._options)
+        middleware = ThrottledMiddleware(self._limit, **self._options)
         return aiohttp.ClientSession(self._url, middlewares=[middleware])
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:

@@ -77,7 +77,7 @@ def test_headers_are_written_in_lower_case(profile: Profile) -> None:
     names = [
         name for each in profile.quantities for name in (each.remaining, each.limit, each.reset)
     ]
-    names += [each.header for each in (*profile.signs, *profile.waits)]
+    names += [sign.header for sign in profile.signs] + [wait.header for wait in profile.waits]
     assert names == [name.lower() for name in names]
 
 
@@ -205,7 +205,7 @@ PRIMARY = {"message": "API rate limit exceeded for user ID 1."}
         (DISCORD, 429, {"Retry-After": "1"}, {"retry_after": 0.529}, REFUSAL, 0.529),
     ],
 )
-def test_what_an_answer_means(
+def test_what_an_answer_means(  # noqa: PLR0917  # a table
     profile: Profile,
     status: int,
     headers: Mapping[str, str],

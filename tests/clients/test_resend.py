@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from celery_throttle import Limiter, LimitValueError
-from celery_throttle.clients.aiohttp import throttled
+from celery_throttle.clients.aiohttp import ThrottledMiddleware
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
 from tests.clients.api import EVERY, HTTP, Answer, Api, Client
@@ -200,7 +200,7 @@ def by_requests(url: str, limiter: Limiter, body: Any) -> int:
 
 def by_aiohttp(url: str, limiter: Limiter, body: Any) -> int:
     async def post() -> int:
-        middleware = throttled(limiter["api"], retry_refused=1)
+        middleware = ThrottledMiddleware(limiter["api"], retry_refused=1)
         async with (
             aiohttp.ClientSession(middlewares=[middleware]) as session,
             session.post(url, **body) as answer,

@@ -1,0 +1,284 @@
+"""Clients of SDKs against servers that enforce what the vendors document."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from celery_throttle import Limiter, LimitValueError, Throttled, throttled
+from tests.clients.vendors import Anthropic, OpenAI, Reply
+
+LIMITS = {
+    "requests": "1000/d burst 50",
+    "tokens": "100000/d burst 10000",
+    "input": "100000/d burst 10000",
+    "output": "100000/d burst 10000",
+    "pool": "2 at once",
+}
+OVERLOADED = Reply(529, {"type": "error", "error": {"type": "overloaded_error"}})
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    limiter = Limiter(redis_url, LIMITS)
+    yield limiter
+    limiter.store.close()
+
+
+@pytest.fixture
+def openai_api() -> Iterator[OpenAI]:
+    api = OpenAI({"requests": 60_000, "tokens": 6_000_000})
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def anthropic_api() -> Iterator[Anthropic]:
+    quantities = ("requests", "input-tokens", "output-tokens")
+    api = Anthropic(dict.fromkeys(quantities, 6_000_000))
+    yield api
+    api.close()
+
+
+def of_openai(limiter: Limiter) -> dict[str, Any]:
+    return {"requests": limiter["requests"], "tokens": limiter["tokens"]}
+
+
+def of_anthropic(limiter: Limiter) -> dict[str, Any]:
+    return {
+        "requests": limiter["requests"],
+        "input_tokens": limiter["input"],
+        "output_tokens": limiter["output"],
+    }
+
+
+def make_openai(api: OpenAI, limits: Any, **options: Any) -> openai.OpenAI:
+    return throttled(openai.OpenAI(api_key="x", base_url=f"{api.url}/v1"), limits, **options)
+
+
+def make_anthropic(api: Anthropic, limits: Any, **options: Any) -> anthropic.Anthropic:
+    return throttled(anthropic.Anthropic(api_key="x", base_url=api.url), limits, **options)
+
+
+def chat(client: Any, tokens: int = 200, most: int = 1000, **options: Any) -> Any:
+    """Ask for an answer that uses a number of tokens in all."""
+    messages: Any = [{"role": "user", "content": f"{tokens} tokens"}]
+    return client.chat.completions.create(model="m", messages=messages, max_tokens=most, **options)
+
+
+def talk(client: Any, text: str = "100 in 20 out", **options: Any) -> Any:
+    messages: Any = [{"role": "user", "content": text}]
+    return client.messages.create(model="m", max_tokens=500, messages=messages, **options)
+
+
+def taken(limiter: Limiter, name: str) -> float:
+    """Units that are in use, of which none comes back within a test."""
+    burst = int(LIMITS[name].split()[-1])
+    return burst - limiter[name].peek(0).remaining
+
+
+def test_a_call_costs_what_it_has_used(openai_api: OpenAI, limiter: Limiter) -> None:
+    client = make_openai(openai_api, of_openai(limiter))
+    assert isinstance(client, openai.OpenAI)
+    assert chat(client).usage.total_tokens == 200
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 200)
+
+
+def test_an_estimate_is_reserved_while_a_call_lasts(openai_api: OpenAI, limiter: Limiter) -> None:
+    seen = []
+    openai_api.trouble = lambda _: seen.append(taken(limiter, "tokens"))
+    chat(make_openai(openai_api, of_openai(limiter)))
+    assert 1000 <= seen[0] <= 1010
+
+
+@pytest.mark.parametrize("most", [100, 1000])
+def test_a_stream_costs_what_it_has_used(openai_api: OpenAI, limiter: Limiter, most: int) -> None:
+    client = make_openai(openai_api, of_openai(limiter))
+    began, first = time.monotonic(), 0.0
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    for _ in chat(client, 300, most, **options):
+        first = first or time.monotonic() - began
+    assert first < time.monotonic() - began - 0.1  # it was not held back
+    assert taken(limiter, "tokens") == 300
+
+
+def test_a_stream_that_does_not_tell_its_usage_keeps_its_estimate(
+    openai_api: OpenAI, limiter: Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(chat(make_openai(openai_api, of_openai(limiter)), stream=True))
+    assert taken(limiter, "tokens") >= 1000
+    assert "does not tell the true cost of a call: its estimate stands" in caplog.text
+
+
+def test_a_stream_that_is_closed_early_ends_its_call(openai_api: OpenAI, limiter: Limiter) -> None:
+    limits = {"requests": [limiter["requests"], limiter["pool"]], "tokens": limiter["tokens"]}
+    stream = chat(make_openai(openai_api, limits), stream=True)
+    next(iter(stream))
+    assert limiter["pool"].peek(0).remaining == 1
+    stream.close()
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
+    async def calls() -> None:
+        plain = openai.AsyncOpenAI(api_key="x", base_url=f"{openai_api.url}/v1")
+        client = throttled(plain, of_openai(limiter))
+        await asyncio.gather(*(chat(client, 100, 200) for _ in range(20)))
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        async for _ in await chat(client, 300, **options):
+            pass
+        with pytest.raises(Throttled):
+            await chat(client, 100, 9_900)
+        await limiter.store.aclose()
+
+    asyncio.run(calls())
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (21, 2300)
+
+
+def test_with_raw_response_and_options(openai_api: OpenAI, limiter: Limiter) -> None:
+    client = make_openai(openai_api, of_openai(limiter)).with_options(timeout=5)
+    messages: Any = [{"role": "user", "content": "70 tokens"}]
+    raw = client.chat.completions.with_raw_response.create(model="m", messages=messages)
+    assert raw.parse().usage
+    assert taken(limiter, "tokens") == 70
+
+
+def test_a_refusal_of_the_limit_leaves_the_sdk_as_it_is(
+    openai_api: OpenAI, limiter: Limiter
+) -> None:
+    client = make_openai(openai_api, of_openai(limiter))
+    limiter["tokens"].pause(60)
+    for one in (client, client.with_options(max_retries=5), client.copy()):
+        with pytest.raises(Throttled) as caught:
+            chat(one)
+        assert caught.value.limit == "tokens"
+    assert openai_api.log == []
+
+
+def test_each_attempt_of_the_sdk_counts(openai_api: OpenAI, limiter: Limiter) -> None:
+    openai_api.replies = [Reply(500, {}), Reply(500, {})]
+    chat(make_openai(openai_api, of_openai(limiter)))
+    assert openai_api.statuses() == [500, 500, 200]
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (3, 200)
+
+
+def test_a_refused_call_is_sent_again_after_the_pause(openai_api: OpenAI, limiter: Limiter) -> None:
+    openai_api.replies = [openai_api.refusal("tokens", 0.3)]
+    began = time.monotonic()
+    chat(make_openai(openai_api, of_openai(limiter)))
+    assert time.monotonic() - began >= 0.3
+    # OpenAI counts a request that it refuses.
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (2, 200)
+
+
+def test_only_the_quantity_that_refused_pauses(openai_api: OpenAI, limiter: Limiter) -> None:
+    openai_api.replies = [openai_api.refusal("tokens", 60)]
+    client = make_openai(openai_api, of_openai(limiter), retry_refused=0)
+    with pytest.raises(openai.RateLimitError):
+        chat(client)
+    assert limiter["tokens"].peek(0).retry_after
+    assert not limiter["requests"].peek(0).retry_after
+
+
+def test_an_error_about_money_pauses_nobody(openai_api: OpenAI, limiter: Limiter) -> None:
+    openai_api.replies = [Reply(429, {"error": {"code": "insufficient_quota"}})] * 9
+    with pytest.raises(openai.RateLimitError):
+        chat(make_openai(openai_api, of_openai(limiter)).with_options(max_retries=0))
+    assert not limiter["tokens"].peek(0).retry_after
+    assert taken(limiter, "tokens") == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_a_call_that_fails_costs_a_request_only(
+    openai_api: OpenAI, limiter: Limiter, status: int
+) -> None:
+    openai_api.replies = [Reply(status, {"error": {"message": "no"}})]
+    with pytest.raises(openai.APIStatusError):
+        chat(make_openai(openai_api, of_openai(limiter)).with_options(max_retries=0))
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 0)
+
+
+def test_a_call_without_an_answer_costs_a_request_only(
+    openai_api: OpenAI, limiter: Limiter
+) -> None:
+    client = make_openai(openai_api, of_openai(limiter)).with_options(max_retries=0)
+    openai_api.close()
+    with pytest.raises(openai.APIConnectionError):
+        chat(client)
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 0)
+
+
+def test_remaining_units_of_the_api_tighten_each_limit(
+    openai_api: OpenAI, limiter: Limiter
+) -> None:
+    openai_api.trouble = lambda request: Reply(
+        200,
+        openai_api.success(request).body,
+        {
+            "x-ratelimit-remaining-tokens": "0",
+            "x-ratelimit-reset-tokens": "1m0s",
+            "x-ratelimit-remaining-requests": "40",
+        },
+    )
+    chat(make_openai(openai_api, of_openai(limiter)))
+    assert limiter["requests"].peek(0).remaining == 40
+    assert limiter["tokens"].peek(0).remaining <= 1000
+    assert not limiter["tokens"].peek(0).paused  # its tokens come back one by one
+
+
+def test_the_three_limits_of_anthropic(anthropic_api: Anthropic, limiter: Limiter) -> None:
+    client = make_anthropic(anthropic_api, of_anthropic(limiter))
+    talk(client)
+    assert [taken(limiter, name) for name in ("requests", "input", "output")] == [1, 100, 20]
+    messages: Any = [{"role": "user", "content": "50 in 30 out"}]
+    with client.messages.stream(model="m", max_tokens=500, messages=messages) as stream:
+        assert list(stream.text_stream) == ["hi"]
+    assert [taken(limiter, name) for name in ("requests", "input", "output")] == [2, 150, 50]
+
+
+def test_anthropic_with_asyncio(anthropic_api: Anthropic, limiter: Limiter) -> None:
+    async def calls() -> None:
+        plain = anthropic.AsyncAnthropic(api_key="x", base_url=anthropic_api.url)
+        client = throttled(plain, of_anthropic(limiter))
+        await asyncio.gather(*(talk(client) for _ in range(5)))
+        limiter["input"].pause(60)
+        with pytest.raises(Throttled):
+            await talk(client)
+        await limiter.store.aclose()
+
+    asyncio.run(calls())
+    assert [taken(limiter, name) for name in ("requests", "output")] == [5, 100]
+
+
+def test_an_overload_is_not_sent_again_by_the_sdk(
+    anthropic_api: Anthropic, limiter: Limiter
+) -> None:
+    anthropic_api.replies = [OVERLOADED] * 9
+    client = make_anthropic(anthropic_api, of_anthropic(limiter), retry_refused=0)
+    with pytest.raises(anthropic.APIStatusError):
+        talk(client)
+    assert anthropic_api.statuses() == [529]
+    assert [taken(limiter, name) for name in ("requests", "input")] == [1, 0]
+
+
+def test_limits_by_the_request(openai_api: OpenAI, limiter: Limiter) -> None:
+    def limits(request: Any) -> dict[str, Any]:
+        tenant = request.headers["x-tenant"]
+        return {"requests": limiter["requests"], "tokens": limiter["tokens", tenant]}
+
+    client = make_openai(openai_api, limits)
+    chat(client, extra_headers={"x-tenant": "acme"})
+    assert limiter["tokens", "acme"].peek(0).remaining == 10_000 - 200
+    assert limiter["tokens", "other"].peek(0).remaining == 10_000
+
+
+def test_a_client_that_is_not_known(limiter: Limiter) -> None:
+    with pytest.raises(LimitValueError, match=r"throttled\(\) knows; allowed: those of openai"):
+        throttled(httpx.Client(), limiter["requests"])
