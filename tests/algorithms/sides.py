@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from celery_throttle.algorithms.local import LocalReservation, LocalTake
-from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.algorithms.memory import LocalReservation, LocalTake, MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US, Slots
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision

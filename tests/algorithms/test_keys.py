@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms.local import LocalReservation
-from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.algorithms.memory import LocalReservation, MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.cost import MILLION
