@@ -27,7 +27,7 @@ from celery_throttle.limits.requirement import (
     has_slots,
     parse_costs,
 )
-from celery_throttle.limits.rules.dump import sort_refs
+from celery_throttle.limits.rules.rules import sort_refs
 from celery_throttle.operations import pauses
 from celery_throttle.operations.acquire import AcquireOutcome, AcquirePlans, Acquisition, Holder
 from celery_throttle.operations.author import Author
@@ -47,7 +47,7 @@ def _plan(
     """Return an operation as a plan without calls, which holds the lock."""
 
     @wraps(operation)
-    def plan(self: Any, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    def plan(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
         yield from ()
         with self._lock:
             return operation(self, *args, **kwargs)

@@ -14,9 +14,8 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import slots_error
-from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, dump_rules
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import recheck_waiters
 from celery_throttle.operations.lines import END

@@ -8,15 +8,15 @@ from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.rules.dump import (
+from celery_throttle.limits.rules.rules import (
+    Rules,
     format_ref,
     format_texts,
     format_toml,
+    is_pattern,
     sort_refs,
     sort_tasks,
 )
-from celery_throttle.limits.rules.route_pattern import is_pattern
-from celery_throttle.limits.rules.rules import Rules
 
 Kind = Literal["added", "removed", "changed", "moved"]
 What = Literal["limit", "weight", "route"]

@@ -10,9 +10,8 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions
-from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, dump_rules
 from tests.limits.rules.generated import any_rules
 from tests.sizes import examples
 
