@@ -209,7 +209,6 @@ class Limit:
                     f"windows in a time zone, or at a time of a day, cannot be those of {rate}; "
                     "allowed: a period of one day, one week or one month"
                 )
-            self.window.check(self.calendar_period)
         elif self.window not in ("epoch", FIRST_REQUEST):
             raise LimitValueError(
                 f"windows cannot begin from {shown(self.window)}; allowed: {FIRST_REQUEST!r}"
