@@ -6,7 +6,7 @@ packs limits for the scripts on the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -15,7 +15,7 @@ from celery_throttle.errors import CostError, LimitError, LimitSyntaxError, Limi
 from celery_throttle.limits import grammar
 from celery_throttle.limits.calendar import CALENDAR_PERIODS, Calendar
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
-from celery_throttle.limits.duration import MAX_EXACT, UNITS
+from celery_throttle.limits.duration import MAX_EXACT, UNITS, in_longest_unit
 from celery_throttle.limits.grammar import (
     ADAPTIVE,
     ALGORITHMS,
@@ -33,7 +33,6 @@ from celery_throttle.limits.rate import (
     Concurrency,
     Rate,
     check_whole,
-    format_period,
 )
 
 #: Microseconds by which a start is booked ahead at most. If a state was written further in the
@@ -133,9 +132,13 @@ class Limit:
             if keyword not in CLAUSES[self.algorithm]:
                 raise wrong_clause_error(keyword, self.algorithm)
         self._check_exact(self.rate)
-        self._check_adaptive(self.rate)
-        self._check_window(self.rate)
-        self._check_parts(self.rate)
+        checks = {
+            ADAPTIVE: self._check_adaptive,
+            "fixed-window": self._check_window,
+            "sliding-window": self._check_parts,
+        }
+        if self.algorithm in checks:
+            checks[self.algorithm](self.rate)
 
     def _check_slots(self, slots: Concurrency) -> None:
         head = self.burst, self.algorithm
@@ -183,8 +186,6 @@ class Limit:
             )
 
     def _check_adaptive(self, rate: Rate) -> None:
-        if self.algorithm != ADAPTIVE:
-            return
         if self.lowest is None:
             raise LimitValueError(
                 f"an adaptive limit has no lowest rate; allowed: '{ADAPTIVE} <lowest>..{rate}'"
@@ -199,8 +200,6 @@ class Limit:
             check_whole("latency in microseconds", self.latency_us, UNITS["h"], "(an hour)")
 
     def _check_window(self, rate: Rate) -> None:
-        if self.algorithm != "fixed-window":
-            return
         if self.window == "epoch" and self.calendar_period == "month":
             self._set(window=Calendar())
         if isinstance(self.window, Calendar):
@@ -215,8 +214,6 @@ class Limit:
             )
 
     def _check_parts(self, rate: Rate) -> None:
-        if self.algorithm != "sliding-window":
-            return
         check_whole("number of parts", self.parts, MAX_PARTS)
         if rate.period_us % self.parts:
             raise LimitValueError(
@@ -343,37 +340,39 @@ class Limit:
         return amount
 
     def __str__(self) -> str:
-        return " ".join([*self._format_rate(), *self._format_common()])
-
-    def _format_rate(self) -> list[str]:
         if isinstance(self.rate, Concurrency):
-            return [str(self.rate)]
+            return " ".join([str(self.rate), *self._format_clauses([])])
         adaptive = self.algorithm == ADAPTIVE
-        clauses = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
-        if "burst" in CLAUSES[self.algorithm] and self.burst != 1:
-            clauses.append(f"burst {self.burst}")
-        if self.latency_us is not None:
-            clauses.append(f"latency {format_period(self.latency_us)}")
-        if self.algorithm != "gcra" and not adaptive:
-            clauses.append(f"using {self.algorithm}")
+        at = zone = begin = None
         if isinstance(self.window, Calendar):
-            at = "" if self.window.at == "00:00" else f"at {self.window.at} "
-            clauses.append(f"{at}in {self.window.zone}")
+            at, zone = None if self.window.at == "00:00" else self.window.at, self.window.zone
         elif self.window != "epoch":
-            clauses.append(f"from {self.window}")
-        if self.parts != 1:
-            clauses.append(f"parts {self.parts}")
-        if self.oldest != "weighted":
-            clauses.append(f"oldest {self.oldest}")
-        return clauses
+            begin = self.window
+        latency = self.latency_us and "{}{}".format(*in_longest_unit(self.latency_us))
+        has_burst = "burst" in CLAUSES[self.algorithm] and self.burst != 1
+        clauses = [
+            ("burst", self.burst if has_burst else None),
+            ("latency", latency),
+            ("using", None if adaptive or self.algorithm == "gcra" else self.algorithm),
+            ("at", at),
+            ("in", zone),
+            ("from", begin),
+            ("parts", None if self.parts == 1 else self.parts),
+            ("oldest", None if self.oldest == "weighted" else self.oldest),
+        ]
+        head = f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)
+        return " ".join([head, *self._format_clauses(clauses)])
 
-    def _format_common(self) -> Iterator[str]:
-        if self.max_keys is not None:
-            yield f"max-keys {self.max_keys}"
-        if self.max_waiting is not None:
-            yield f"max-waiting {self.max_waiting}"
-        if self.outage != "local":
-            yield f"outage {self.outage}"
+    def _format_clauses(self, own: Sequence[tuple[str, object]]) -> Iterator[str]:
+        """Yield those of its own clauses, and of the common ones, that have a value."""
+        common = (
+            ("max-keys", self.max_keys),
+            ("max-waiting", self.max_waiting),
+            ("outage", None if self.outage == "local" else self.outage),
+        )
+        for keyword, value in (*own, *common):
+            if value is not None:
+                yield f"{keyword} {value}"
         if self.shadow:
             yield grammar.SHADOW
 
