@@ -33,7 +33,11 @@ class Limiter(LimiterCore):
 
     ``limiter["api"]`` is the limit ``api``, and ``limiter["mail", "tenant-42"]`` is one key of the
     limit ``mail``. Most code uses these handles, which have every operation of one limit. The
-    methods of the limiter act on several limits at once.
+    methods of the limiter act on several limits at once. Their first argument, ``limits``, has
+    names, or handles such as ``limiter["mail", 42]``; 1 to 1,000, each once. A cost (``cost``,
+    ``most``) is taken from each limit. ``cost`` may also be a mapping of limit names to units; for
+    a limit that it does not contain, the cost is 1. All else (``max_wait``, ``lease``, the result,
+    the errors) is as for the method of the same name of :class:`LimitHandle`.
 
     A limiter connects to the server when it is first used. Its methods raise
     :class:`UnknownLimitError` if a limit is not defined, and :class:`StoreUnavailableError` if the
@@ -102,23 +106,9 @@ class Limiter(LimiterCore):
     ) -> Decision:
         """Take ``cost`` units from every limit, or raise :class:`Throttled` and take none.
 
-        A caller outside tasks cannot join a line: it competes freely with the tasks in lines.
-
-        Args:
-            limits: Names, or handles such as ``limiter["mail", 42]``; 1 to 1,000, each once.
-            cost: Units to take from each limit, above 0, whole or not; default 1. Or a mapping of
-                limit names to units; for a limit that it does not contain, the cost is 1.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
-
-        Returns:
-            The decision, which is always allowed.
-
-        Raises:
-            Throttled: The limits do not allow it in that time. If a :class:`Throttle` raises it in
-                a task that a worker runs, the task joins its line.
-            CostError: The cost is not a number above 0, or above the burst of a limit.
-            LimitValueError: A limit has slots, which :meth:`slot` takes; a limit is given twice; or
-                another argument is out of range.
+        A caller outside tasks cannot join a line: it competes freely with the tasks in lines. If a
+        :class:`Throttle` raises :class:`Throttled` in a task that a worker runs, the task joins its
+        line.
 
         Example:
             >>> limiter = Limiter("memory://", {"api": "100/s burst 20", "mail": "10/m"})
@@ -138,19 +128,7 @@ class Limiter(LimiterCore):
     ) -> Decision:
         """Take ``cost`` units from every limit, or none; the decision says which.
 
-        Args:
-            limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0. None: do not
-                wait, but let a ``leaky-queue`` take the units for a later start. Then the caller
-                waits for the ``delay`` of the decision.
-
-        Returns:
-            The decision, which is false if the limits refuse. A refusal is not an error, within a
-            task either: the task does not join a line.
-
-        Raises:
-            LimitError: As for :meth:`acquire`.
+        A refusal is not an error, within a task either: the task does not join a line.
 
         Example:
             >>> limiter = Limiter("memory://", {"news": "1/h", "mail": "10/m"})
@@ -166,20 +144,7 @@ class Limiter(LimiterCore):
         return await self.atry_take(self.require(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
-        """Take as many units as all limits allow, at most ``most``, the same number from each.
-
-        Args:
-            limits: See :meth:`acquire`.
-            most: The most units to take, 0 or more. It may be above the burst.
-
-        Returns:
-            The decision. ``granted`` is the number of units taken, which is whole if ``most`` is
-            whole. If no units are available, the decision is a refusal.
-
-        Raises:
-            CostError: ``most`` is not a number, or below 0.
-            LimitValueError: A limit has slots.
-        """
+        """Take as many units as all limits allow, at most ``most``, the same number from each."""
         return self.run_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     async def aacquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
@@ -187,17 +152,7 @@ class Limiter(LimiterCore):
         return await self.arun_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     def peek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
-        """Return the decision that :meth:`try_acquire` would return now, and take nothing.
-
-        For a ``leaky-queue``, this is the decision with ``max_wait=None``.
-
-        Args:
-            limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`; it may also be 0.
-
-        Raises:
-            CostError: The cost is not a number, below 0, or above the burst of a limit.
-        """
+        """Return the decision that :meth:`try_acquire` would return now, and take nothing."""
         return self.run_plan(self.plans.peek(self.require(limits, cost, least=0)))
 
     async def apeek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
@@ -208,19 +163,6 @@ class Limiter(LimiterCore):
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """Take an estimated cost now; settle it when the actual cost (tokens, bytes) is known.
-
-        Args:
-            limits: See :meth:`acquire`.
-            cost: The estimate; see :meth:`acquire`.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
-
-        Returns:
-            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
-
-        Raises:
-            Throttled: The limits do not allow it in that time.
-            CostError: The cost is not a number above 0, or above the burst of a limit.
-            LimitValueError: A limit has slots, or an argument is out of range.
 
         Example:
             >>> limiter = Limiter("memory://", {"tokens": "40000/day using fixed-window"})
@@ -249,24 +191,7 @@ class Limiter(LimiterCore):
     ) -> Slot:
         """Return a context manager that holds a slot of every limit that has slots.
 
-        From limits with a rate it takes units as :meth:`acquire` does, all or nothing. The result
-        works with ``with`` and with ``async with``.
-
-        Args:
-            limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`. The call takes one slot of each limit with slots, whatever
-                the cost.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
-            lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default
-                30. A thread renews the lease while the slot is held.
-
-        Returns:
-            A :class:`~celery_throttle.limiter.leases.Slot`. The ``with`` takes the slot when it
-            begins. It raises :class:`Throttled` if the limits do not allow it in that time, and the
-            other errors of :meth:`acquire`.
-
-        Raises:
-            LimitValueError: ``max_wait`` or ``lease`` is out of range.
+        From limits with a rate it takes units as :meth:`acquire` does, all or nothing.
 
         Example:
             >>> limiter = Limiter("memory://", {"github": "1 at once"})
@@ -277,19 +202,9 @@ class Limiter(LimiterCore):
         return Slot(self, self.require(limits, cost), max_wait, lease)
 
     def learn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
-        """Apply the feedback of an API's answer to limits.
+        """Apply the feedback of an API's answer to the limits that the request passed.
 
-        A refusal stops the limits for all clients at once. If the API reports that its quota has
-        fewer units left than a limit, the difference counts as used in the limit. The rate of an
-        adaptive limit increases or decreases.
-
-        Args:
-            limits: The limits that the request passed; see :meth:`acquire`.
-            feedback: The feedback.
-
-        Returns:
-            The seconds for which the limits stop: for several limits, the longest stop. 0.0 if none
-            of them stops. Infinity if one of them is paused until it is resumed.
+        It returns the longest stop of the limits.
         """
         return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
 

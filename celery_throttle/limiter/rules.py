@@ -43,19 +43,3 @@ def apply_rules(
     author = author_of_file(source, by, reason)
     plan = limiter.plans.apply_rules(file, author, is_new=modified is None)
     return limiter.run_plan(plan).accepted
-
-
-async def aapply_rules(
-    limiter: LimiterCore,
-    rules: Rules,
-    source: str,
-    *,
-    modified: float | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-) -> bool:
-    """The asyncio twin of :func:`apply_rules`."""
-    file = FileRules(rules, source, to_us(modified or 0))
-    author = author_of_file(source, by, reason)
-    plan = limiter.plans.apply_rules(file, author, is_new=modified is None)
-    return (await limiter.arun_plan(plan)).accepted
