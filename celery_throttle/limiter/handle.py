@@ -207,7 +207,7 @@ class LimitHandle:
         return await self.limiter.arun_plan(plan)
 
     def status(self) -> LimitDetails:
-        """Return the details of the limit, or of the key: definition, usage, waiting tasks, pauses."""
+        """Return details of the limit or key: its definition, usage, waiting tasks and pauses."""
         return self.limiter.run_plan(read_details(self.limiter.observer, self.ref))
 
     async def astatus(self) -> LimitDetails:

@@ -25,6 +25,7 @@ from celery_throttle.observe.task_values import TaskStatus
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
+from celery_throttle.operations.server import pause_all, resume_all
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
@@ -272,13 +273,13 @@ class Limiter(LimiterCore):
         Raises:
             LimitValueError: ``seconds`` is out of range.
         """
-        return self.run_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
+        return self.run_plan(pause_all(self.plans, seconds, Author.of(by, reason)))
 
     async def apause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
     ) -> list[str]:
         """The asyncio twin of :meth:`pause_all`."""
-        return await self.arun_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
+        return await self.arun_plan(pause_all(self.plans, seconds, Author.of(by, reason)))
 
     def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
         """Lift the pauses of all limits.
@@ -293,11 +294,11 @@ class Limiter(LimiterCore):
         Returns:
             The names of the limits that were paused.
         """
-        return self.run_plan(self.plans.resume_all(Author.of(by, reason)))
+        return self.run_plan(resume_all(self.plans, Author.of(by, reason)))
 
     async def aresume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
         """The asyncio twin of :meth:`resume_all`."""
-        return await self.arun_plan(self.plans.resume_all(Author.of(by, reason)))
+        return await self.arun_plan(resume_all(self.plans, Author.of(by, reason)))
 
     def register(self) -> None:
         """Put the limits of the code in force, unless the rules file or a definition replaces them.

@@ -28,12 +28,11 @@ from celery_throttle.limits.requirement import (
     parse_costs,
 )
 from celery_throttle.limits.rules.rules import sort_refs
-from celery_throttle.operations import pauses
-from celery_throttle.operations.acquire import AcquireOutcome, AcquirePlans, Acquisition, Holder
+from celery_throttle.operations.acquire import AcquirePlans, Acquisition, Holder
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import parse_definition
 from celery_throttle.operations.plan import Clock, Plan
-from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error
+from celery_throttle.operations.replies import RefusalKind, slot_needed_error, unknown_limit_error
 from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.store.keys import Keys
 
@@ -72,10 +71,6 @@ class MemoryPlans(AcquirePlans):
     _rules: dict[LimitRef, Limits] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    limit_names = pauses.limit_names
-    pause_all = pauses.pause_all
-    resume_all = pauses.resume_all
-
     @classmethod
     def of(cls, limits: Mapping[str, Limits], keys: Keys, clock: Clock | None) -> MemoryPlans:
         """Return the plans for the limits of the code, of which nothing is in use."""
@@ -91,7 +86,7 @@ class MemoryPlans(AcquirePlans):
         mode: str,
         holder: Holder | None = None,
         longest: float | None = None,
-    ) -> AcquireOutcome:
+    ) -> Acquisition:
         for ref in requirement.refs:
             self._check_name(ref.name)
             if mode in ("take", "upto", "reserve") and self._has_slots(ref):
@@ -99,24 +94,27 @@ class MemoryPlans(AcquirePlans):
         memory, now = self._memory, self._now()
         costs = dict(zip(requirement.refs, map(to_units, requirement.costs), strict=True))
         if mode == "upto":
-            return self._outcome(memory.acquire_up_to(costs, requirement.units, now))
+            decision = memory.acquire_up_to(costs, requirement.units, now)
+            return self._without_marks(requirement, decision)
         max_delay = None if longest is None else to_us(longest)
         decision = memory.acquire(costs, now, take=mode != "peek", max_delay=max_delay)
         if mode == "peek" or not decision:
-            outcome = self._outcome(decision)
+            refused = self._without_marks(requirement, decision)
             delayed = max_delay is not None and memory.delay(costs, now) > max_delay
-            return outcome._replace(too_long=delayed and not outcome.needs_slot)
+            too_long = delayed and refused.refusal != RefusalKind.NEEDS_SLOT
+            return refused._replace(refusal=RefusalKind.TOO_LONG) if too_long else refused
         takes = memory.last_takes(costs)
         if holder is not None:
             memory.renew(takes, to_us(holder.lease + decision.delay), now)
             self._held[holder.name] = takes
-        return AcquireOutcome(decision._replace(granted=requirement.units), (takes,))
+        return Acquisition(requirement, decision._replace(granted=requirement.units), (takes,))
 
-    def _outcome(self, decision: Decision) -> AcquireOutcome:
-        """Return the outcome of the last attempt, without marks."""
-        refusing = self._memory.refusing
-        needs_slot = refusing is not None and not decision.paused and self._has_slots(refusing)
-        return AcquireOutcome(decision, (), refusing, needs_slot)
+    def _without_marks(self, requirement: Requirement, decision: Decision) -> Acquisition:
+        """Return the result of the last attempt, if it is a refusal or cannot be settled."""
+        refusing, kind = self._memory.refusing, RefusalKind.OTHER
+        if refusing is not None and not decision.paused and self._has_slots(refusing):
+            kind = RefusalKind.NEEDS_SLOT
+        return Acquisition(requirement, decision, (), refusing=refusing, refusal=kind)
 
     def _check_name(self, name: str) -> None:
         if name not in self._memory.names():
@@ -247,12 +245,14 @@ class DisabledPlans(MemoryPlans):
         mode: str,
         holder: Holder | None = None,
         longest: float | None = None,
-    ) -> AcquireOutcome:
+    ) -> Acquisition:
         bursts = [
             limit.burst for ref in requirement.refs for limit in self.limits.get(ref.name, ())
         ]
         granted = 0 if mode == "peek" else requirement.units
-        return AcquireOutcome(Decision.allowance(granted, min(bursts, default=0)))
+        return Acquisition(
+            requirement, Decision.allowance(granted, min(bursts, default=0)), marks=()
+        )
 
     @_plan
     def learn(self, requirement: Requirement, feedback: Feedback) -> float:
