@@ -35,7 +35,7 @@ from celery_throttle.operations.server import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
-from celery_throttle.store.steps import Step
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -255,44 +255,31 @@ class LimiterCore:
 
     def run_plan(self, plan: Plan[T]) -> T:
         """Execute a plan, blocking."""
-        resume: Callable[[Any], Call | Sleep] = plan.send
-        result: Any = None
-        while True:
-            try:
-                step = resume(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            resume, result = plan.send, None
-            if isinstance(step, Call):
-                try:
-                    result = self.store.run(step)
-                except StoreError as error:
-                    resume, result = plan.throw, error
-            elif self.clock is not None:
-                self.clock.advance(step.seconds)
-            else:
-                time.sleep(step.seconds)
-
-    def plan_step(self, plan: Plan[Any]) -> Step:
-        """Return the step that runs a plan."""
-        return Step(partial(self.run_plan, plan), partial(self.arun_plan, plan))
+        return run_steps(self.plan_steps(plan))
 
     async def arun_plan(self, plan: Plan[T]) -> T:
         """:meth:`run_plan` for asyncio."""
+        return await arun_steps(self.plan_steps(plan))
+
+    def plan_steps(self, plan: Plan[T]) -> Steps[T]:
+        """Return the steps that execute a plan. An error of a call is raised in the plan."""
         resume: Callable[[Any], Call | Sleep] = plan.send
         result: Any = None
         while True:
             try:
-                step = resume(result)
+                action = resume(result)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            resume, result = plan.send, None
-            if isinstance(step, Call):
-                try:
-                    result = await self.store.arun(step)
-                except StoreError as error:
-                    resume, result = plan.throw, error
-            elif self.clock is not None:
-                self.clock.advance(step.seconds)
-            else:
-                await asyncio.sleep(step.seconds)
+            resume = plan.send
+            try:
+                result = yield self._step(action)
+            except StoreError as error:
+                resume, result = plan.throw, error
+
+    def _step(self, action: Call | Sleep) -> Step:
+        if isinstance(action, Call):
+            return Step(partial(self.store.run, action), partial(self.store.arun, action))
+        if self.clock is None:
+            return Step(partial(time.sleep, action.seconds), partial(asyncio.sleep, action.seconds))
+        advance = partial(self.clock.advance, action.seconds)
+        return Step(advance, advance)
