@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
-from celery_throttle.algorithms.sliding_log import SlidingLog
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import State, is_ahead
-from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
+from celery_throttle.algorithms.windows import FixedWindow, SlidingLog, SlidingWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES
 from celery_throttle.limits.limit import Limit, Limits

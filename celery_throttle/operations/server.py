@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations import acquire, pauses, rules
+from celery_throttle.operations import acquire, rules
 from celery_throttle.operations import define as definitions
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.memory import MemoryPlans
@@ -23,10 +23,9 @@ class Plans(acquire.AcquirePlans):
     define = definitions.define
     undefine = definitions.undefine
     list_names = definitions.list_names
-
-    pause = pauses.pause
-    resume = pauses.resume
-    reset = pauses.reset
+    pause = definitions.pause
+    resume = definitions.resume
+    reset = definitions.reset
 
     apply_rules = rules.apply_rules
 

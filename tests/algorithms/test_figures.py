@@ -10,10 +10,9 @@ import pytest
 from celery_throttle.algorithms.definition import STATE_CLASSES
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.meters import BusyPeriod, Gcra, LeakyBucket, LeakyQueue, TokenBucket
-from celery_throttle.algorithms.sliding_log import LogEntry, SlidingLog
 from celery_throttle.algorithms.slots import LEASE_US, SlotLease, Slots
 from celery_throttle.algorithms.state import State
-from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
+from celery_throttle.algorithms.windows import FixedWindow, LogEntry, SlidingLog, SlidingWindow
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
 from celery_throttle.limits import duration
 from celery_throttle.limits.cost import MILLION
