@@ -6,7 +6,6 @@ packs limits for the scripts on the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -128,7 +127,7 @@ class Limit:
         elif self.burst is None:
             self._set(burst=1)
         check_whole("burst", self.burst, MAX_UNITS)
-        for keyword in self._given_clauses():
+        for keyword in self._own_clauses():
             if keyword not in CLAUSES[self.algorithm]:
                 raise wrong_clause_error(keyword, self.algorithm)
         self._check_exact(self.rate)
@@ -142,22 +141,30 @@ class Limit:
 
     def _check_slots(self, slots: Concurrency) -> None:
         head = self.burst, self.algorithm
-        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or any(self._given_clauses()):
+        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or self._own_clauses():
             raise LimitValueError(f"'{slots}' takes no other clauses; {SLOT_CLAUSES}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
-    def _given_clauses(self) -> Iterator[str]:
-        """Yield a keyword for each field of single algorithms that differs from its default."""
-        if self.lowest is not None or self.latency_us is not None:
-            yield "latency"
-        if self.window != "epoch":
-            yield "from" if self.window == FIRST_REQUEST else "in"
+    def _own_clauses(self) -> dict[str, Any]:
+        """Return the clauses of single algorithms, ``burst`` aside, that are not their defaults."""
+        clauses: dict[str, Any] = {}
+        if self.latency_us is not None:
+            clauses["latency"] = self.latency_us
+        if isinstance(self.window, Calendar):
+            if self.window.at != "00:00":
+                clauses["at"] = self.window.at
+            clauses["in"] = self.window.zone
+        elif self.window != "epoch":
+            clauses["from"] = self.window
         if self.parts != 1:
-            yield "parts"
+            clauses["parts"] = self.parts
         if self.oldest != "weighted":
-            yield "oldest"
+            clauses["oldest"] = self.oldest
+        return clauses
 
     def _check_common(self) -> None:
+        if self.lowest is not None and self.algorithm != ADAPTIVE:
+            raise LimitValueError(f"lowest {shown(self.lowest)} is for adaptive limits only")
         if self.max_keys is not None:
             check_whole("max-keys", self.max_keys, MAX_KEYS)
         if self.max_waiting is not None:
@@ -340,41 +347,22 @@ class Limit:
         return amount
 
     def __str__(self) -> str:
-        if isinstance(self.rate, Concurrency):
-            return " ".join([str(self.rate), *self._format_clauses([])])
         adaptive = self.algorithm == ADAPTIVE
-        at = zone = begin = None
-        if isinstance(self.window, Calendar):
-            at, zone = None if self.window.at == "00:00" else self.window.at, self.window.zone
-        elif self.window != "epoch":
-            begin = self.window
-        latency = self.latency_us and "{}{}".format(*in_longest_unit(self.latency_us))
-        has_burst = "burst" in CLAUSES[self.algorithm] and self.burst != 1
-        clauses = [
-            ("burst", self.burst if has_burst else None),
-            ("latency", latency),
-            ("using", None if adaptive or self.algorithm == "gcra" else self.algorithm),
-            ("at", at),
-            ("in", zone),
-            ("from", begin),
-            ("parts", None if self.parts == 1 else self.parts),
-            ("oldest", None if self.oldest == "weighted" else self.oldest),
-        ]
-        head = f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)
-        return " ".join([head, *self._format_clauses(clauses)])
-
-    def _format_clauses(self, own: Sequence[tuple[str, object]]) -> Iterator[str]:
-        """Yield those of its own clauses, and of the common ones, that have a value."""
-        common = (
-            ("max-keys", self.max_keys),
-            ("max-waiting", self.max_waiting),
-            ("outage", None if self.outage == "local" else self.outage),
-        )
-        for keyword, value in (*own, *common):
-            if value is not None:
-                yield f"{keyword} {value}"
-        if self.shadow:
-            yield grammar.SHADOW
+        words = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
+        if "burst" in CLAUSES.get(self.algorithm, ()) and self.burst != 1:
+            words.append(f"burst {self.burst}")
+        if self.algorithm not in ("gcra", ADAPTIVE, CONCURRENCY):
+            words.append(f"using {self.algorithm}")
+        for keyword, value in self._own_clauses().items():
+            text = "{}{}".format(*in_longest_unit(value)) if keyword == "latency" else value
+            words.append(f"{keyword} {text}")
+        if self.max_keys is not None:
+            words.append(f"max-keys {self.max_keys}")
+        if self.max_waiting is not None:
+            words.append(f"max-waiting {self.max_waiting}")
+        if self.outage != "local":
+            words.append(f"outage {self.outage}")
+        return " ".join([*words, grammar.SHADOW] if self.shadow else words)
 
 
 #: The limits of one name; all of them have to allow.

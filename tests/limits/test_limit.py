@@ -466,7 +466,7 @@ class TestLimit:
         assert repr(text) in str(caught.value)
 
     def test_slots_have_no_bounds(self) -> None:
-        with pytest.raises(LimitValueError, match="'3 at once' takes no other clauses"):
+        with pytest.raises(LimitValueError, match="lowest 2 is for adaptive limits only"):
             Limit(Concurrency(3), lowest=2)
 
     def test_slots_are_a_limit_of_an_algorithm_of_their_own(self) -> None:
