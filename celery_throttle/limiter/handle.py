@@ -201,18 +201,9 @@ class LimitHandle:
         """
         return self.limiter.run_plan(forecast_limit(self.limiter.observer, self.ref, measured))
 
-    async def aforecast(self, *, measured: float | None = None) -> Forecast:
-        """The asyncio twin of :meth:`forecast`."""
-        plan = forecast_limit(self.limiter.observer, self.ref, measured)
-        return await self.limiter.arun_plan(plan)
-
     def status(self) -> LimitDetails:
         """Return details of the limit or key: its definition, usage, waiting tasks and pauses."""
         return self.limiter.run_plan(read_details(self.limiter.observer, self.ref))
-
-    async def astatus(self) -> LimitDetails:
-        """The asyncio twin of :meth:`status`."""
-        return await self.limiter.arun_plan(read_details(self.limiter.observer, self.ref))
 
     def list_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return the tasks that wait at the limit, page by page.
@@ -227,12 +218,6 @@ class LimitHandle:
         plan = read_waiting_tasks(limiter.observer, self.ref, limiter.task_name, first, most)
         return limiter.run_plan(plan)
 
-    async def alist_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
-        """The asyncio twin of :meth:`list_waiting`."""
-        limiter = self.limiter
-        plan = read_waiting_tasks(limiter.observer, self.ref, limiter.task_name, first, most)
-        return await limiter.arun_plan(plan)
-
     def report(self, seconds: float = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
 
@@ -244,11 +229,6 @@ class LimitHandle:
             LimitValueError: The duration is out of range.
         """
         return self.limiter.run_plan(read_report(self.limiter.observer, self.ref.name, seconds))
-
-    async def areport(self, seconds: float = 86_400.0) -> Report:
-        """The asyncio twin of :meth:`report`."""
-        plan = read_report(self.limiter.observer, self.ref.name, seconds)
-        return await self.limiter.arun_plan(plan)
 
     def define(
         self,
@@ -293,20 +273,6 @@ class LimitHandle:
         plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
         self.limiter.run_plan(plan)
 
-    async def adefine(
-        self,
-        definition: LimitsLike | None = None,
-        *,
-        weight: int | None = None,
-        seconds: float | None = None,
-        reason: str | None = None,
-        by: str | None = None,
-    ) -> None:
-        """The asyncio twin of :meth:`define`."""
-        author = Author.of(by, reason)
-        plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
-        await self.limiter.arun_plan(plan)
-
     def undefine(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Remove the definition that :meth:`define` made: the rules file or the code decides again.
 
@@ -322,11 +288,6 @@ class LimitHandle:
             by: See :meth:`define`.
         """
         self.limiter.run_plan(self.limiter.plans.undefine(self.ref, Author.of(by, reason)))
-
-    async def aundefine(self, *, reason: str | None = None, by: str | None = None) -> None:
-        """The asyncio twin of :meth:`undefine`."""
-        plan = self.limiter.plans.undefine(self.ref, Author.of(by, reason))
-        await self.limiter.arun_plan(plan)
 
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
@@ -350,13 +311,6 @@ class LimitHandle:
         plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
         return self.limiter.run_plan(plan)
 
-    async def apause(
-        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
-    ) -> float:
-        """The asyncio twin of :meth:`pause`."""
-        plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
-        return await self.limiter.arun_plan(plan)
-
     def resume(self, *, reason: str | None = None, by: str | None = None) -> bool:
         """Lift the pause, and do nothing else: units in use stay in use.
 
@@ -373,11 +327,6 @@ class LimitHandle:
         """
         return self.limiter.run_plan(self.limiter.plans.resume(self.ref, Author.of(by, reason)))
 
-    async def aresume(self, *, reason: str | None = None, by: str | None = None) -> bool:
-        """The asyncio twin of :meth:`resume`."""
-        plan = self.limiter.plans.resume(self.ref, Author.of(by, reason))
-        return await self.limiter.arun_plan(plan)
-
     def reset(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Clear the units in use, and lift the pause. Workers check waiting tasks again at once.
 
@@ -391,8 +340,3 @@ class LimitHandle:
             by: See :meth:`define`.
         """
         self.limiter.run_plan(self.limiter.plans.reset(self.ref, Author.of(by, reason)))
-
-    async def areset(self, *, reason: str | None = None, by: str | None = None) -> None:
-        """The asyncio twin of :meth:`reset`."""
-        plan = self.limiter.plans.reset(self.ref, Author.of(by, reason))
-        await self.limiter.arun_plan(plan)

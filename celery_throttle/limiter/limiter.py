@@ -1,7 +1,7 @@
-"""Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
+"""Limits without Celery: several limits in one call, and all limits.
 
 The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the same plan of
-:mod:`celery_throttle.operations`. Limits in memory, and disabled limits, have no status.
+:mod:`celery_throttle.operations`.
 """
 
 from __future__ import annotations
@@ -223,10 +223,6 @@ class Limiter(LimiterCore):
         """
         return self.run_plan(read_page(self.observer, after, most))
 
-    async def astatus(self, *, after: str = "", most: int = 100) -> Status:
-        """The asyncio twin of :meth:`status`."""
-        return await self.arun_plan(read_page(self.observer, after, most))
-
     def explain(self, task_id: str) -> TaskStatus:
         """Return where a task is, and why it does not run yet.
 
@@ -235,10 +231,6 @@ class Limiter(LimiterCore):
                 ``"unknown"``.
         """
         return self.run_plan(explain_task(self.observer, task_id, self.task_name))
-
-    async def aexplain(self, task_id: str) -> TaskStatus:
-        """The asyncio twin of :meth:`explain`."""
-        return await self.arun_plan(explain_task(self.observer, task_id, self.task_name))
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
@@ -249,10 +241,6 @@ class Limiter(LimiterCore):
                 newest change.
         """
         return self.run_plan(read_changes(self.observer, most, before))
-
-    async def achanges(self, *, most: int = 100, before: str | None = None) -> list[Change]:
-        """The asyncio twin of :meth:`changes`."""
-        return await self.arun_plan(read_changes(self.observer, most, before))
 
     def pause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
@@ -275,12 +263,6 @@ class Limiter(LimiterCore):
         """
         return self.run_plan(pause_all(self.plans, seconds, Author.of(by, reason)))
 
-    async def apause_all(
-        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
-    ) -> list[str]:
-        """The asyncio twin of :meth:`pause_all`."""
-        return await self.arun_plan(pause_all(self.plans, seconds, Author.of(by, reason)))
-
     def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
         """Lift the pauses of all limits.
 
@@ -295,10 +277,6 @@ class Limiter(LimiterCore):
             The names of the limits that were paused.
         """
         return self.run_plan(resume_all(self.plans, Author.of(by, reason)))
-
-    async def aresume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
-        """The asyncio twin of :meth:`resume_all`."""
-        return await self.arun_plan(resume_all(self.plans, Author.of(by, reason)))
 
     def register(self) -> None:
         """Put the limits of the code in force, unless the rules file or a definition replaces them.
