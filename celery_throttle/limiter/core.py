@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from celery_throttle.errors import StoreError
-from celery_throttle.limiter.backend import Backend
+from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
@@ -29,9 +29,7 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan, Sleep
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -93,7 +91,7 @@ class LimiterCore:
         return self.backend.store
 
     @cached_property
-    def plans(self) -> Plans | MemoryPlans:
+    def plans(self) -> AnyPlans:
         """The plans of all operations."""
         return self.backend.plans
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from celery_throttle.limiter.backend import disabled_backend, make_backend
+from celery_throttle.limiter.backend import disabled_backend, make_backend, pause_all, resume_all
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.report.records import record_totals
 from celery_throttle.observe.status.changes import read_changes
 from celery_throttle.observe.status.limits import read_page
@@ -25,7 +27,7 @@ from celery_throttle.observe.task_values import TaskStatus
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
-from celery_throttle.operations.server import pause_all, resume_all
+from celery_throttle.operations.rules import FileRules, author_of_file
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
@@ -289,3 +291,40 @@ class Limiter(LimiterCore):
     def record_totals(self) -> None:
         """Record the totals of all limits, for reports; workers do this every ten seconds."""
         self.run_plan(record_totals(self.observer))
+
+
+def apply_rules(
+    limiter: Limiter,
+    rules: Rules,
+    source: str,
+    *,
+    modified: float | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> bool:
+    """Put the rules of a file in force, all at once, in place of the rules in force.
+
+    Definitions and weights that were set at run time stay in force; when they end, the rules
+    apply. Units in use stay in use, as after a definition at run time.
+
+    Args:
+        limiter: The limiter, or the ``Throttle``.
+        rules: The rules, see :func:`~celery_throttle.limits.rules.file.load_rules`.
+        source: The path of the file, recorded with the change.
+        modified: When the file was modified, in seconds since 1970. If the rules in force were
+            modified later, the call changes nothing. None (the default): now, so that the call
+            always replaces the rules in force.
+        by: The author, up to 500 characters. Default: the user and host of this process.
+        reason: The reason, up to 500 characters. Default: the name of the file.
+
+    Returns:
+        Whether the rules are in force.
+
+    Raises:
+        RulesError: A limit would switch between a rate and slots. The call changed nothing.
+        StoreUnavailableError: The server cannot be reached.
+    """
+    file = FileRules(rules, source, to_us(modified or 0))
+    author = author_of_file(source, by, reason)
+    plan = limiter.plans.apply_rules(file, author, is_new=modified is None)
+    return limiter.run_plan(plan).accepted

@@ -1,6 +1,6 @@
 """Plans that change limits: register those of the code; define, pause and reset at run time.
 
-Each is a function of what it uses; :class:`.server.Plans` has them as methods.
+Each is a function of what it uses.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import Limiter
 from celery_throttle.errors import RulesError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits

@@ -13,7 +13,7 @@ from celery_throttle.cli.shared.options import author_options, json_option, yes_
 from celery_throttle.cli.shared.preview import preview_text
 from celery_throttle.cli.shared.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import format_limits
