@@ -241,18 +241,8 @@ class Limit:
         """Parse the text of a limit.
 
         The text is a rate (``"100/s"``, ``"5/10s"``), a range of rates (``"adaptive 10..100/s"``)
-        or a number of slots (``"10 at once"``), followed by clauses. The clauses may come in any
-        order, each at most once:
-
-        - ``using <algorithm>``
-        - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue, adaptive
-        - ``latency <time>``: adaptive
-        - ``from first-request``: fixed-window
-        - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
-        - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
-        - ``max-keys <count>``, ``max-waiting <count>``, ``outage local``, ``outage open`` or
-          ``outage closed``: all limits, also numbers of slots
-        - ``shadow``: gcra, token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-window
+        or a number of slots (``"10 at once"``), followed by clauses such as ``burst 20`` in any
+        order, each at most once. :doc:`/reference/limits` has the grammar.
 
         Args:
             text: The text of the limit.
