@@ -16,7 +16,6 @@ from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key import (
     ItemLike,
     LimitRef,
@@ -37,10 +36,6 @@ from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 T = TypeVar("T")
 H = TypeVar("H")
-M = TypeVar("M", float, float | None)
-
-#: Makes the plan that takes the units of a requirement, with its longest wait in seconds.
-AcquirePlan = Callable[[Requirement, M], Plan[Acquisition]]
 
 #: The number of requirements, or handles, that a limiter caches.
 CACHE_SIZE = 1024
@@ -186,7 +181,10 @@ class LimiterCore:
         return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
 
     def _take(
-        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+        self,
+        requirement: Requirement,
+        max_wait: float | None,
+        make_plan: Callable[..., Plan[Acquisition]],
     ) -> Acquisition:
         call = self._direct_call(requirement, max_wait)
         taken = None
@@ -195,7 +193,10 @@ class LimiterCore:
         return self.run_plan(make_plan(requirement, max_wait)) if taken is None else taken
 
     async def _atake(
-        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+        self,
+        requirement: Requirement,
+        max_wait: float | None,
+        make_plan: Callable[..., Plan[Acquisition]],
     ) -> Acquisition:
         call = self._direct_call(requirement, max_wait)
         taken = None
@@ -227,11 +228,6 @@ class LimiterCore:
         """Return the plan that takes units, or returns the refusal."""
         source = self.current_run() or self.plans
         return source.try_acquire(requirement, max_wait)
-
-    def reserve_plan(self, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
-        """Return the plan that takes an estimate."""
-        longest = check_duration(max_wait, "max_wait")
-        return self.acquire_plan(requirement, longest, mode="reserve")
 
     def return_slots(self, acquisition: Acquisition) -> None:
         """Return slots that a task already held to the task; only tasks have such slots."""

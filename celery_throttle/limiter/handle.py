@@ -141,12 +141,12 @@ class LimitHandle:
             The :class:`~celery_throttle.limiter.leases.Reservation` to settle. Raises as
             :meth:`acquire`.
         """
-        plan = self.limiter.reserve_plan(self._require(cost), max_wait)
+        plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
         return Reservation(self.limiter, self.limiter.run_plan(plan))
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        plan = self.limiter.reserve_plan(self._require(cost), max_wait)
+        plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
         return Reservation(self.limiter, await self.limiter.arun_plan(plan))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:

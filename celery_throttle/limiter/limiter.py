@@ -174,14 +174,14 @@ class Limiter(LimiterCore):
             >>> limiter["tokens"].peek().remaining
             38680
         """
-        plan = self.reserve_plan(self.require(limits, cost), max_wait)
+        plan = self.acquire_plan(self.require(limits, cost), max_wait, mode="reserve")
         return Reservation(self, self.run_plan(plan))
 
     async def areserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        plan = self.reserve_plan(self.require(limits, cost), max_wait)
+        plan = self.acquire_plan(self.require(limits, cost), max_wait, mode="reserve")
         return Reservation(self, await self.arun_plan(plan))
 
     def slot(

@@ -102,7 +102,8 @@ class AcquirePlans(PlanContext):
             Throttled: the limits do not allow it in that time. Others as
                 :func:`~celery_throttle.operations.replies.check_reply`.
         """
-        acquisition = yield from self.try_acquire(requirement, max_wait, mode=mode, holder=holder)
+        longest = check_duration(max_wait, "max_wait")
+        acquisition = yield from self.try_acquire(requirement, longest, mode=mode, holder=holder)
         return acquisition.checked()
 
     def try_acquire(
