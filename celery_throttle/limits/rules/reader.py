@@ -103,7 +103,9 @@ def _find_lines(lines: list[str]) -> dict[_Path, int]:
 
 
 def _line_of(item: object, lines: list[str], row: int) -> int:
-    """Return the line of an item of a list that begins in the line ``row``."""
+    """Return the line of a text in a list that begins in the line ``row``; else ``row``."""
+    if not isinstance(item, str):
+        return row
     quoted = (f'"{item}"', f"'{item}'")
     rest = enumerate(lines[row - 1 :], row)
     return next((number for number, line in rest if any(text in line for text in quoted)), row)

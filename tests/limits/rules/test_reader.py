@@ -201,6 +201,11 @@ new = "fast"
     ]
 
 
+def test_the_line_of_a_row_does_not_depend_on_later_texts() -> None:
+    (mistake,) = mistakes('[limits]\nstripe = 5\n[routes]\n"None" = "stripe"')
+    assert mistake.startswith("2: limit 'stripe': 5 is not a limit")
+
+
 def test_keys_of_a_name_have_slots_if_the_name_has() -> None:
     for text in ("'x:1' = '1 at once'\nx = '1/s'", "x = '1/s'\n'x:1' = '1 at once'"):
         (mistake,) = mistakes(f"[limits]\n{text}", None)
