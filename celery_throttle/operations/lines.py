@@ -159,6 +159,8 @@ class WithdrawPlans:
 #: The number of tasks that one call discards at most; the server does nothing else meanwhile.
 DISCARD_BATCH_SIZE = 500
 
+_END = b"0"
+
 
 class ConsumedQueues(NamedTuple):
     """A set of queues that workers consume, see ``heartbeat.lua``.
@@ -187,8 +189,8 @@ def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Pla
     while left > 0:
         count, left = yield Call(script("discard"), names, args)
         discarded += count
-    cursor: Argument = "0" if left == 0 else END
-    while cursor != END:
+    cursor: Argument = "0" if left == 0 else _END
+    while cursor != _END:
         names = [keys.quarantine, keys.queue(queue).lines]
         cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
         discarded += count
