@@ -1,6 +1,6 @@
 -- sliding_log.lua: the sliding log: every admission of one period is remembered.
 -- uses: clock, arithmetic, parameter
--- Twin: `sliding_log.py`. The zset `entries` holds the admissions: 'number:cost' -> time (us); so the cost of a
+-- Twin: `windows.py`. The zset `entries` holds the admissions: 'number:cost' -> time (us); so the cost of a
 -- decision does not grow with them. Its part of the state: tag, size, period, sum of their costs, number of the last
 -- one, its time, and since when there was always one that counts. Adds to a limit
 --   total, number, last, began    as in the state

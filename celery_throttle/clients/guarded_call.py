@@ -110,7 +110,7 @@ class GuardedCall(Generic[R]):
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
         if self.delay:
-            yield self._limiter.plan_step(_sleep(self.delay))
+            yield from self._limiter.plan_steps(_sleep(self.delay))
         try:
             if self.guard.takes_slots:
                 slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
@@ -119,7 +119,7 @@ class GuardedCall(Generic[R]):
             else:
                 mode = "take" if self.guard.usage is None else "reserve"
                 plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
-                self._acquired = yield self._limiter.plan_step(plan)
+                self._acquired = yield from self._limiter.plan_steps(plan)
         except StoreUnavailableError:
             if not self.guard.fails_open:
                 raise
@@ -161,7 +161,7 @@ class GuardedCall(Generic[R]):
                 actual = 0
                 if not feedback.refused:
                     actual = yield _step(lambda: usage(self.exchange.payload(response)))
-            yield self._limiter.plan_step(self._learn(feedback, actual))
+            yield from self._limiter.plan_steps(self._learn(feedback, actual))
         except StoreError as error:
             _log_unreported(error)
         except Exception:

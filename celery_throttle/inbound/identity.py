@@ -14,7 +14,7 @@ from typing import Any
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
 from celery_throttle.inbound.request_info import RequestInfo
 from celery_throttle.inbound.rules import check_function
-from celery_throttle.limits.rules.route_pattern import compile_route
+from celery_throttle.limits.rules.rules import compile_route
 
 #: A function that returns the key of a request, or None if no limit applies to it.
 ByRequest = Callable[[Any], Any]

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, Task, _state
 
 from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
-from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
+from celery_throttle.limiter.backend import Backend, Plans, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rules.rules import Rules
@@ -19,7 +19,6 @@ from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import note_change
 from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
 from celery_throttle.tasks.app_rules import AppRules

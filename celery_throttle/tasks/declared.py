@@ -7,8 +7,7 @@ from functools import cached_property
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.rules.route_pattern import compile_route
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, compile_route
 from celery_throttle.tasks.settings import Settings, Spec
 from celery_throttle.tasks.task_limits import TaskLimits
 

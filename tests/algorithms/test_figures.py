@@ -9,11 +9,10 @@ import pytest
 
 from celery_throttle.algorithms.definition import STATE_CLASSES
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.algorithms.meters import BusyPeriod, Gcra, LeakyBucket, LeakyQueue, TokenBucket
-from celery_throttle.algorithms.sliding_log import LogEntry, SlidingLog
+from celery_throttle.algorithms.meters import BusyPeriod, LeakyQueue, Meter
 from celery_throttle.algorithms.slots import LEASE_US, SlotLease, Slots
 from celery_throttle.algorithms.state import State
-from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
+from celery_throttle.algorithms.windows import FixedWindow, LogEntry, SlidingLog, SlidingWindow
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
 from celery_throttle.limits import duration
 from celery_throttle.limits.cost import MILLION
@@ -125,14 +124,14 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, BUSY, 2_000_000)),
+        ("3/s burst 3", Meter(7, START, 1_000_000, 3, BUSY, 2_000_000)),
         (
             "3/s burst 3 using token-bucket",
-            TokenBucket(7, START, 1_000_000, 3, BUSY, 2_000_000),
+            Meter(7, START, 1_000_000, 3, BUSY, 2_000_000),
         ),
         (
             "3/s burst 3 using leaky-bucket",
-            LeakyBucket(7, START, 1_000_000, 3, BUSY, 2_000_000),
+            Meter(7, START, 1_000_000, 3, BUSY, 2_000_000),
         ),
         (
             "3/s burst 3 using leaky-queue",
@@ -140,7 +139,7 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
         ),
     ],
 )
-def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None:
+def test_what_drains(text: str, state: Meter) -> None:
     limit = Limit.parse(text)
     taken = taken_once(limit, 2, START)
     assert taken == state

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError, StoreUnavailableError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.limits.rules.reader import read_rules

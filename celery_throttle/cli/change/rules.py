@@ -13,14 +13,12 @@ from celery_throttle.cli.shared.options import author_options, json_option, yes_
 from celery_throttle.cli.shared.preview import preview_text
 from celery_throttle.cli.shared.target import Target, find_target, pass_target
 from celery_throttle.errors import RulesError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import format_limits
-from celery_throttle.limits.rules.diff import Change, diff_rules
-from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.file import load_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Change, Rules, diff_rules, dump_rules
 from celery_throttle.observe.status.definitions import definitions_in_force, limits_below_rules
 from celery_throttle.observe.status.preview import preview_definition
 from celery_throttle.observe.status.rules import read_rules_in_force

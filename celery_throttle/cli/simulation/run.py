@@ -9,7 +9,7 @@ from enum import Enum
 from fractions import Fraction
 from math import ceil
 
-from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.cli.simulation import SimulationError
 from celery_throttle.cli.simulation.traces import Arrival, Trace
 from celery_throttle.errors import CostError
@@ -96,7 +96,7 @@ class _Player:
     def __init__(self, limit: Limit, slot_us: int) -> None:
         self._limit = limit
         self._slot_us = slot_us
-        self._local = LocalLimits({_LIMIT.name: limit})
+        self._local = MemoryLimits({_LIMIT.name: limit})
 
     def _acquire(self, cost: Cost, now: int) -> Decision:
         if self._limit.algorithm != CONCURRENCY:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.share import make_share
 from celery_throttle.algorithms.state import ceil_div
 from celery_throttle.limits.cost import MILLION, to_units
@@ -43,7 +43,7 @@ class Fallback:
 
     def _empty_all(self) -> None:
         """Begin with no shares; each is empty when it comes into force."""
-        self._local = LocalLimits()
+        self._local = MemoryLimits()
         self._shares: dict[LimitRef, tuple[Limit, ...]] = {}
         #: When (us) the last of the waiting tasks may try.
         self._last_try: dict[LimitRef, int] = {}

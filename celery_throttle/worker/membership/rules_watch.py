@@ -15,8 +15,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import RulesError, StoreError
-from celery_throttle.limits.rules.diff import diff_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, diff_rules
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.rules import (
     FileRules,

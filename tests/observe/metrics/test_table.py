@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.metrics.table import METRICS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.status.fleet import is_consumed

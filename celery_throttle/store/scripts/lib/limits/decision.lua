@@ -1,7 +1,7 @@
 -- decision.lua: the atomic decision: checks all limits of a call, then takes from all of them or none.
 -- uses: state, counters
 -- uses rarely: shadow
--- Twin: `celery_throttle/algorithms/local.py`.
+-- Twin: `celery_throttle/algorithms/decision.py`.
 
 -- Returns how long (us) to wait until all limits allow their cost, and what causes the longest wait: the index of the
 -- requirement, 0 if none, and which of its limits. The wait is -1 if a cost exceeds the burst. Sets `slots_full` of

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.rules.diff import Change, diff_rules
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Change, Rules, diff_rules
 from tests.limits.rules.generated import any_rules
 from tests.sizes import examples
 
