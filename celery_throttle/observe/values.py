@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.totals import Totals
 from celery_throttle.operations.author import Author
@@ -176,6 +177,14 @@ class Period:
     totals: Totals
     waiting: int
     most_waiting: int
+
+    @property
+    def seconds(self) -> float:
+        """The length of the period, above 0.
+
+        :meta private:
+        """
+        return max((self.end - self.start).total_seconds(), 1 / MICROSECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,27 @@ The work is bounded by the number of limits: it does not grow with keys, lines o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import NamedTuple, Protocol, TypeVar
 
+from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import UNLIMITED, Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots
-from celery_throttle.observe.forecasts.reader import forecast_limits
-from celery_throttle.observe.forecasts.states import read_states
+from celery_throttle.observe.forecasts.reader import forecast_each
+from celery_throttle.observe.forecasts.solver import needs_limit
+from celery_throttle.observe.forecasts.states import ClauseState, read_states
 from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.status.fleet import read_fleet, stranded_of
-from celery_throttle.observe.status.rules import read_rules_status
+from celery_throttle.observe.status.fleet import find_stranded, read_fleet, read_rules_status
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import (
     NAMES_OF_A_CALL,
@@ -29,7 +36,13 @@ from celery_throttle.observe.status.stored import (
 )
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.script import Call, script
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+#: Limits that a page of metrics shows by default.
+MAX_LIMITS = 1000
 
 #: Lines that are looked at of all limits together, and of each limit at least and at most.
 _MAX_LINES, _MIN_LINES_OF_A_LIMIT, _MAX_LINES_OF_A_LIMIT = 10_000, 10, 400
@@ -72,9 +85,10 @@ class LimitFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a server.
+    """The figures of a server. By default those of one that does not answer.
 
     Attributes:
+        up: Whether the server has answered.
         limits: The figures of the limits, in the order of their names.
         omitted: The number of limits that were left out.
         runnable: By queue with its broker, the number of tasks that could start at once if there
@@ -87,24 +101,106 @@ class Figures:
             file was ever used.
     """
 
-    limits: tuple[LimitFigures, ...]
-    omitted: int
-    runnable: Mapping[str, int]
-    workers: int
-    stranded: tuple[Stranded, ...]
-    outage_seconds: float
-    rules_valid: bool | None
+    up: bool = False
+    limits: tuple[LimitFigures, ...] = ()
+    omitted: int | None = None
+    runnable: Mapping[str, int] = field(default_factory=dict)
+    workers: int | None = None
+    stranded: tuple[Stranded, ...] = ()
+    outage_seconds: float | None = None
+    rules_valid: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A row of ``measure_limits.lua``."""
+class Observed(Protocol):
+    """What the metrics use of a limiter, or of the Throttle of an app.
+
+    :meta private:
+    """
+
+    @property
+    def observer(self) -> Observer:
+        """What the readers of its status use."""
+
+    @property
+    def own_broker(self) -> str:
+        """The broker of the app's queues, as the names of queues begin; empty without an app."""
+
+    def run_plan(self, plan: Plan[T]) -> T:
+        """Execute a plan, blocking."""
+
+
+class FigureSource:
+    """Reads the figures of a limiter, one reader at a time. Thread-safe.
+
+    Args:
+        throttle: a Throttle or a Limiter.
+        max_limits: the most limits to read, 1 or more; the first ones by name.
+        max_age: the seconds for which figures are kept.
+    """
+
+    def __init__(
+        self, throttle: Observed, max_limits: int = MAX_LIMITS, max_age: float = 0.0
+    ) -> None:
+        self._throttle = throttle
+        self._max_limits = max_limits
+        self._max_age = max_age
+        self._lock = threading.Lock()
+        self._error = ""
+        self._figures = Figures()
+        self._read_at = -inf
+
+    def read(self) -> Figures:
+        """Return the figures with the names of queues as they are shown.
+
+        If the server does not answer, or refuses, that is logged once, and ``up`` is false.
+        """
+        with self._lock:
+            if time.monotonic() > self._read_at + self._max_age:
+                self._figures = self._read()
+                self._read_at = time.monotonic()
+            return self._figures
+
+    def _read(self) -> Figures:
+        plan = read_figures(self._throttle.observer, self._max_limits)
+        try:
+            figures = self._throttle.run_plan(plan)
+        except ThrottleError as error:
+            if str(error) != self._error:
+                logger.warning("The metrics have no values: %s", error)
+            self._error = str(error)
+            return Figures()
+        self._error = ""
+        queues = {*figures.runnable, *(one.queue for one in figures.stranded)}
+        shown = shown_queues(queues, self._throttle.own_broker)
+        return replace(
+            figures,
+            runnable={shown[queue]: tasks for queue, tasks in figures.runnable.items()},
+            stranded=tuple(replace(one, queue=shown[one.queue]) for one in figures.stranded),
+        )
+
+
+def shown_queues(queues: Iterable[str], own_broker: str) -> dict[str, str]:
+    """Return the shown name of each queue that is named with its broker.
+
+    Queues of ``own_broker`` are shown as Celery names them. If it is empty, as there is no app, so
+    are all queues whose names are not those of two brokers.
+    """
+    bare = {
+        queue: queue.removeprefix(own_broker) if own_broker else queue.split("/", 2)[-1]
+        for queue in queues
+    }
+    counts = Counter(bare.values())
+    return {queue: name if counts[name] == 1 else queue for queue, name in bare.items()}
+
+
+class _Measured(NamedTuple):
+    """A row of ``measure_limits.lua``. Times are in microseconds."""
 
     slots: int
     tasks_of_a_key: int  #: of the key that has most
-    oldest: float | None
-    next_due: float | None
-    queues: Sequence[str]
+    oldest: int  #: -1 if no task waits
+    next_due: int  #: -1 if nobody knows
+    due: Sequence[bytes]  #: the keys of the queues in which tasks wait
 
 
 def read_figures(observer: Observer, most: int) -> Plan[Figures]:
@@ -113,23 +209,26 @@ def read_figures(observer: Observer, most: int) -> Plan[Figures]:
     names = yield from read_names(observer)
     statuses = yield from read_stored(observer, [LimitRef(name, None) for name in names[:most]])
     measured = yield from _measure_limits(observer, statuses)
-    shares = yield from _adaptive_shares(observer, statuses)
-    waits = _oldest_by_queue(measured)
+    waits: dict[str, float] = {}  # of the queues, the longest at a limit of one of their tasks
+    head = observer.keys.queue("").due
+    for one in measured:
+        for queue in (due.decode().removeprefix(head) for due in one.due):
+            waits[queue] = max(waits.get(queue, 0.0), one.oldest / MICROSECONDS)
     queues = sorted(fleet.consumed.keys() | waits.keys())[:most]
+    shares = yield from _read_adaptive(observer, statuses)
     forecasts = yield from _read_forecasts(observer, statuses, measured, queues)
     overdue = yield from read_overdue(observer, queues)
-    runnable = {queue: overdue.count_runnable([queue]).total() for queue in queues}
-    stranded = yield from stranded_of(observer, fleet, waits)
     rules = yield from read_rules_status(observer)
     return Figures(
-        tuple(
-            _read_figures(status, one, shares.get(status.name, {}), forecast)
+        up=True,
+        limits=tuple(
+            _read_figures(status, one, shares.get(status.name, ()), forecast)
             for status, one, forecast in zip(statuses, measured, forecasts, strict=True)
         ),
         omitted=len(names) - len(statuses),
-        runnable=runnable,
+        runnable={queue: overdue.count_runnable([queue]).total() for queue in queues},
         workers=fleet.workers,
-        stranded=(*_undefined(statuses), *stranded),
+        stranded=(yield from find_stranded(observer, fleet, waits, statuses)),
         outage_seconds=fleet.outage_seconds,
         rules_valid=None if rules is None else not any(one.error for one in rules.others),
     )
@@ -137,45 +236,31 @@ def read_figures(observer: Observer, most: int) -> Plan[Figures]:
 
 def _measure_limits(observer: Observer, statuses: Sequence[LimitStatus]) -> Plan[list[_Measured]]:
     keys, head = observer.keys, LimitRef("", None)
-    due = keys.queue("").due
     lines = _MAX_LINES // max(1, len(statuses))
     lines = min(_MAX_LINES_OF_A_LIMIT, max(_MIN_LINES_OF_A_LIMIT, lines))
     heads = [keys.waiting_lists(head), keys.entries(head), keys.totals()]
     step = max(1, min(NAMES_OF_A_CALL, _LINES_OF_A_CALL // lines))
     found: list[_Measured] = []
     for start in range(0, len(statuses), step):
-        args = [observer.now(), lines]
+        args: list[str] = []
         for status in statuses[start : start + step]:
-            args += [status.name, "1" if _has_slots(status) else ""]
-        for slots, tasks, oldest, next_due, queues in (
-            yield Call(script("measure_limits"), heads, args)
-        ):
-            found.append(
-                _Measured(
-                    slots,
-                    tasks,
-                    None if oldest < 0 else oldest / MICROSECONDS,
-                    None if next_due < 0 else pause_to_seconds(next_due),
-                    [queue.decode().removeprefix(due) for queue in queues],
-                )
-            )
+            args += [status.name, "1" if any(map(has_slots, _limits_of(status))) else ""]
+        rows = yield observer.call("measure_limits", heads, lines, *args)
+        found += (_Measured(*row) for row in rows)
     return found
 
 
-def _adaptive_shares(
+def _read_adaptive(
     observer: Observer, statuses: Sequence[LimitStatus]
-) -> Plan[dict[str, dict[int, float]]]:
-    """Return the shares of adaptive clauses that are in force, by limit and index."""
+) -> Plan[dict[str, Sequence[ClauseState]]]:
+    """Return the states of the clauses of adaptive limits, by their names."""
     adaptive = [
         LimitRef(status.name, None)
         for status in statuses
         if any(limit.algorithm == "adaptive" for limit in _limits_of(status))
     ]
     states = yield from read_states(observer, adaptive)
-    return {
-        ref.name: {n: one.share / MILLION for n, one in enumerate(state.states)}
-        for ref, state in states.items()
-    }
+    return {ref.name: found.states for ref, found in states.items()}
 
 
 def _read_forecasts(
@@ -186,60 +271,40 @@ def _read_forecasts(
 ) -> Plan[list[float | None]]:
     """Return the forecast of each limit in seconds."""
     refs = [LimitRef(status.name, None) for status in statuses if status.waiting]
-    found = (
-        (yield from forecast_limits(observer, refs, _MAX_FORECAST_LINES, queues)) if refs else {}
-    )
-    if found:
-        return [
-            found[ref].seconds if (ref := LimitRef(status.name, None)) in found else None
-            for status in statuses
-        ]
+    if refs:
+        filters = {ref.name: needs_limit(ref) for ref in refs}
+        found = yield from forecast_each(observer, filters, _MAX_FORECAST_LINES, queues)
+        if found:
+            return [found[status.name].seconds if status.waiting else None for status in statuses]
     return [
         estimate_seconds(status, one.tasks_of_a_key or status.waiting)
         for status, one in zip(statuses, measured, strict=True)
     ]
 
 
-def _limits_of(status: LimitStatus) -> Limits:
-    return limits_in_force(status.name, status.clauses)
-
-
-def _has_slots(status: LimitStatus) -> bool:
-    return any(map(has_slots, _limits_of(status)))
-
-
 def _read_figures(
-    status: LimitStatus, measured: _Measured, shares: Mapping[int, float], forecast: float | None
+    status: LimitStatus,
+    measured: _Measured,
+    adaptive: Sequence[ClauseState],
+    forecast: float | None,
 ) -> LimitFigures:
-    limits = _limits_of(status)
+    limits, waits = _limits_of(status), status.waiting > 0
+    shares = [state.share / MILLION for state in adaptive] or [1.0] * len(limits)
     rates = [
-        limit.rate.count * MICROSECONDS / limit.rate.period_us * shares.get(n, 1.0)
-        for n, limit in enumerate(limits)
+        limit.rate.count * MICROSECONDS / limit.rate.period_us * share
+        for limit, share in zip(limits, shares, strict=True)
         if isinstance(limit.rate, Rate) and replace(limit, shadows=()) != UNLIMITED
     ]
+    oldest, next_due = measured.oldest, measured.next_due
     return LimitFigures(
         status,
         rate=min(rates, default=None),
-        slots=measured.slots if _has_slots(status) else None,
-        oldest=measured.oldest if status.waiting else None,
+        slots=measured.slots if any(map(has_slots, limits)) else None,
+        oldest=oldest / MICROSECONDS if waits and oldest >= 0 else None,
         forecast=forecast,
-        next_due=measured.next_due if status.waiting else None,
+        next_due=pause_to_seconds(next_due) if waits and next_due >= 0 else None,
     )
 
 
-def _oldest_by_queue(measured: Sequence[_Measured]) -> dict[str, float]:
-    """Return the queues of waiting tasks, each with the longest wait at a limit of one of them."""
-    found: dict[str, float] = {}
-    for one in measured:
-        for queue in one.queues:
-            found[queue] = max(found.get(queue, 0.0), one.oldest or 0.0)
-    return found
-
-
-def _undefined(statuses: Sequence[LimitStatus]) -> list[Stranded]:
-    """Return the tasks that wait at limits that are not defined."""
-    return [
-        Stranded("", status.waiting, "limit", status.name)
-        for status in statuses
-        if status.waiting and not status.defined
-    ]
+def _limits_of(status: LimitStatus) -> Limits:
+    return limits_in_force(status.name, status.clauses)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import inf
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from celery_throttle.errors import require_extra
-from celery_throttle.observe.metrics.source import MAX_LIMITS, FigureSource, Observed
+from celery_throttle.observe.metrics.figures import MAX_LIMITS, FigureSource, Observed
 from celery_throttle.observe.metrics.table import (
     COUNTER,
     GAUGE,
@@ -78,7 +77,7 @@ class ThrottleCollector(Collector):
         for metric in METRICS:
             family = _make_family(metric)
             for labels, value in metric.read(figures):
-                family.add_metric(labels, *_values(value))
+                family.add_metric(labels, *(value if isinstance(value, Histogram) else [value]))
             yield family
 
 
@@ -124,11 +123,3 @@ def start_server(
 
 def _make_family(metric: TableRow) -> Any:
     return _FAMILIES[metric.kind](f"{PREFIX}{metric.name}", metric.help, labels=metric.labels)
-
-
-def _values(value: float | Histogram) -> tuple[Any, ...]:
-    """Return the value of a sample as its family takes it."""
-    if not isinstance(value, Histogram):
-        return (value,)
-    buckets = [("+Inf" if bound == inf else str(bound), count) for bound, count in value.buckets]
-    return buckets, value.sum

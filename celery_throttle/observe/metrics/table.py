@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from celery_throttle.observe.metrics.figures import Figures, LimitFigures
 from celery_throttle.observe.totals import WAIT_BOUNDS, Totals
-from celery_throttle.observe.values import Pause
+from celery_throttle.observe.values import LimitStatus
 from celery_throttle.operations.author import API
 
 #: The prefix of all names.
@@ -30,19 +30,18 @@ class Histogram(NamedTuple):
     """The value of a histogram.
 
     Attributes:
-        buckets: pairs of an upper bound, and how many values are not above it.
+        buckets: pairs of an upper bound as text, and how many values are not above it.
         sum: the sum of all values.
     """
 
-    buckets: tuple[tuple[float, int], ...]
+    buckets: tuple[tuple[str, int], ...]
     sum: float
 
 
-class Sample(NamedTuple):
-    """One value of a metric, with a value for each of its labels."""
+Value = float | Histogram
 
-    labels: tuple[str, ...]
-    value: float | Histogram
+#: A value of a metric, with a value for each of its labels.
+Sample = tuple[tuple[str, ...], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,100 +49,94 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: without :data:`PREFIX`.
-        kind: :data:`COUNTER`, :data:`GAUGE` or :data:`HISTOGRAM`.
-        unit: of its values, such as ``"seconds"``; empty for a number without a unit.
+        name: without :data:`PREFIX`. Only those of counters end in ``_total``, and only those of
+            seconds contain that word.
         help: what it counts or measures.
         labels: the names of its labels.
-        read: returns its samples; of None, if the server did not answer.
+        read: returns its samples.
     """
 
     name: str
-    kind: str
-    unit: str
     help: str
     labels: tuple[str, ...]
-    read: Callable[[Figures | None], Iterable[Sample]]
+    read: Callable[[Figures], Iterable[Sample]]
+
+    @property
+    def kind(self) -> str:
+        """Its type: :data:`COUNTER`, :data:`GAUGE` or :data:`HISTOGRAM`."""
+        if self.name == "wait_seconds":
+            return HISTOGRAM
+        return COUNTER if self.name.endswith("_total") else GAUGE
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values: ``"seconds"``, or empty for a number without a unit."""
+        return "seconds" if "seconds" in self.name else ""
 
 
-def _of_fleet(value: Callable[[Figures], float | None]) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of one value of the whole server; none if it is None."""
+def _of_fleet(name: str, about: str, value: Callable[[Figures], float | None]) -> Metric:
+    """Return a metric of the whole server; it has no sample if its value is None."""
 
-    def read(figures: Figures | None) -> Iterator[Sample]:
-        found = None if figures is None else value(figures)
+    def read(figures: Figures) -> Iterator[Sample]:
+        found = value(figures)
         if found is not None:
-            yield Sample((), found)
+            yield (), float(found)
 
-    return read
+    return Metric(name, about, (), read)
 
 
-def _of_limits(
-    value: Callable[[LimitFigures], float | Histogram | None],
-) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of one value of each limit; none of those for which it is None."""
+def _of_limits(name: str, about: str, value: Callable[[LimitFigures], Value | None]) -> Metric:
+    """Return a metric of each limit; it has no sample of those for which the value is None."""
 
-    def read(figures: Figures | None) -> Iterator[Sample]:
-        for limit in () if figures is None else figures.limits:
+    def read(figures: Figures) -> Iterator[Sample]:
+        for limit in figures.limits:
             found = value(limit)
             if found is not None:
-                yield Sample((limit.status.name,), found)
+                yield (limit.status.name,), found
 
-    return read
-
-
-def _of_totals(
-    value: Callable[[Totals], float | Histogram | None],
-) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of one of the totals of each limit."""
-    return _of_limits(lambda limit: value(limit.status.totals))
+    return Metric(name, about, ("limit",), read)
 
 
-def _by_reason(
-    values: Callable[[Totals], Sequence[tuple[str, int]]],
-) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of a value of each limit and reason."""
-
-    def read(figures: Figures | None) -> Iterator[Sample]:
-        for limit in () if figures is None else figures.limits:
-            for reason, count in values(limit.status.totals):
-                yield Sample((limit.status.name, reason), count)
-
-    return read
+def _of_totals(name: str, about: str, value: Callable[[Totals], Value]) -> Metric:
+    """Return a metric of one of the totals of each limit."""
+    return _of_limits(name, about, lambda limit: value(limit.status.totals))
 
 
-def _read_up(figures: Figures | None) -> Iterator[Sample]:
-    yield Sample((), float(figures is not None))
+def _by_label(
+    name: str,
+    about: str,
+    label: str,
+    values: Callable[[LimitStatus], Iterable[tuple[str, float]]],
+) -> Metric:
+    """Return a metric of each limit with a second label."""
+
+    def read(figures: Figures) -> Iterator[Sample]:
+        for limit in figures.limits:
+            for second, value in values(limit.status):
+                yield (limit.status.name, second), value
+
+    return Metric(name, about, ("limit", label), read)
 
 
-def _read_runnable(figures: Figures | None) -> Iterator[Sample]:
-    for queue, tasks in () if figures is None else figures.runnable.items():
-        yield Sample((queue,), tasks)
-
-
-def _read_stranded(figures: Figures | None) -> Iterator[Sample]:
-    tasks: Counter[tuple[str, str]] = Counter()
-    for one in () if figures is None else figures.stranded:
+def _read_stranded(figures: Figures) -> Iterable[Sample]:
+    tasks: Counter[tuple[str, ...]] = Counter()
+    for one in figures.stranded:
         tasks[one.queue, one.why] += one.tasks or 0
-    for labels, number in sorted(tasks.items()):
-        yield Sample(labels, number)
+    return sorted(tasks.items())
 
 
-def _read_pauses(figures: Figures | None) -> Iterator[Sample]:
-    for limit in () if figures is None else figures.limits:
-        for pause in limit.status.pauses:
-            end = inf if pause.until is None else pause.until.timestamp()
-            yield Sample((limit.status.name, _source_of(pause)), end)
+def _pauses(status: LimitStatus) -> Iterator[tuple[str, float]]:
+    for pause in status.pauses:
+        by_api = pause.author is not None and pause.author.by == API
+        yield "api" if by_api else "user", inf if pause.until is None else pause.until.timestamp()
 
 
-def _source_of(pause: Pause) -> str:
-    return "api" if pause.author is not None and pause.author.by == API else "user"
+def _refusals(status: LimitStatus) -> Sequence[tuple[str, int]]:
+    return (*status.totals.refused, ("api", status.totals.api_refusals))
 
 
-def _refusals(totals: Totals) -> Sequence[tuple[str, int]]:
-    return (*totals.refused, ("api", totals.api_refusals))
-
-
-def _drops(totals: Totals) -> Sequence[tuple[str, int]]:
+def _drops(status: LimitStatus) -> Sequence[tuple[str, int]]:
+    totals = status.totals
     removals = (
         ("revoked", totals.revoked),
         ("purged", totals.discarded),
@@ -153,7 +146,7 @@ def _drops(totals: Totals) -> Sequence[tuple[str, int]]:
 
 
 def _waits(totals: Totals) -> Histogram:
-    bounds = (*WAIT_BOUNDS[:-1:_MERGED_BUCKETS], inf)
+    bounds = (*map(str, WAIT_BOUNDS[:-1:_MERGED_BUCKETS]), "+Inf")
     counts = [0] * len(bounds)
     for n, tasks in enumerate(totals.waits):
         counts[(n + _MERGED_BUCKETS - 1) // _MERGED_BUCKETS] += tasks
@@ -162,167 +155,106 @@ def _waits(totals: Totals) -> Histogram:
 
 #: All metrics, in the order of the page.
 METRICS = (
-    Metric("up", GAUGE, "", "1 if the limits server answered, else 0.", (), _read_up),
-    Metric("workers", GAUGE, "", "Live workers.", (), _of_fleet(lambda figures: figures.workers)),
-    Metric(
+    _of_fleet("up", "1 if the limits server answered, else 0.", lambda figures: figures.up),
+    _of_fleet("workers", "Live workers.", lambda figures: figures.workers),
+    _of_fleet(
         "limits_omitted",
-        GAUGE,
-        "",
         "Limits that this page leaves out, as there are more than it may show.",
-        (),
-        _of_fleet(lambda figures: figures.omitted),
+        lambda figures: figures.omitted,
     ),
-    Metric(
+    _of_fleet(
         "rules_file_valid",
-        GAUGE,
-        "",
         "0 if the rules file of a live worker has mistakes, else 1; absent without a rules file.",
-        (),
-        _of_fleet(lambda figures: figures.rules_valid),
+        lambda figures: figures.rules_valid,
     ),
-    Metric(
+    _of_fleet(
         "outage_seconds_total",
-        COUNTER,
-        "seconds",
         "Seconds that workers spent in outage mode, summed over workers, added when each ends.",
-        (),
-        _of_fleet(lambda figures: figures.outage_seconds),
+        lambda figures: figures.outage_seconds,
     ),
     Metric(
         "tasks_runnable",
-        GAUGE,
-        "",
         "Waiting tasks whose units are available now, but which no process takes.",
         ("queue",),
-        _read_runnable,
+        lambda figures: (((queue,), tasks) for queue, tasks in figures.runnable.items()),
     ),
     Metric(
         "tasks_stranded",
-        GAUGE,
-        "",
         "Waiting tasks that no live worker can start. Reason: queue, limit or task.",
         ("queue", "reason"),
         _read_stranded,
     ),
-    Metric(
+    _of_limits(
         "limit_units_per_second",
-        GAUGE,
-        "",
         "Units per second that the limit grants over the long run; absent for slots.",
-        ("limit",),
-        _of_limits(lambda limit: limit.rate),
+        lambda limit: limit.rate,
     ),
-    Metric(
-        "units_granted_total",
-        COUNTER,
-        "",
-        "Units granted to calls and tasks.",
-        ("limit",),
-        _of_totals(lambda totals: totals.granted),
+    _of_totals(
+        "units_granted_total", "Units granted to calls and tasks.", lambda totals: totals.granted
     ),
-    Metric(
+    _by_label(
         "refusals_total",
-        COUNTER,
-        "",
         "Refused calls: by limit, slots, paused, keys or cost; api: requests that an API refused.",
-        ("limit", "reason"),
-        _by_reason(_refusals),
+        "reason",
+        _refusals,
     ),
-    Metric(
+    _of_totals(
         "shadow_refusals_total",
-        COUNTER,
-        "",
         "Allowed calls and tasks that the shadow clauses would have refused.",
-        ("limit",),
-        _of_totals(lambda totals: totals.shadow_refused),
+        lambda totals: totals.shadow_refused,
     ),
-    Metric(
-        "tasks_parked_total",
-        COUNTER,
-        "",
-        "Tasks that joined a line.",
-        ("limit",),
-        _of_totals(lambda totals: totals.parked),
-    ),
-    Metric(
+    _of_totals("tasks_parked_total", "Tasks that joined a line.", lambda totals: totals.parked),
+    _of_totals(
         "tasks_released_total",
-        COUNTER,
-        "",
         "Tasks that a worker claimed from a line together with their units.",
-        ("limit",),
-        _of_totals(lambda totals: totals.claimed),
+        lambda totals: totals.claimed,
     ),
-    Metric(
+    _by_label(
         "tasks_dropped_total",
-        COUNTER,
-        "",
         "Tasks that did not join a line: late, full, keys, cost; or left it: revoked, purged, "
         "removed.",
-        ("limit", "reason"),
-        _by_reason(_drops),
+        "reason",
+        _drops,
     ),
-    Metric(
+    _of_limits(
         "tasks_waiting",
-        GAUGE,
-        "",
         "Tasks that wait at the limit now.",
-        ("limit",),
-        _of_limits(lambda limit: limit.status.waiting),
+        lambda limit: limit.status.waiting,
     ),
-    Metric(
+    _of_limits(
         "oldest_wait_seconds",
-        GAUGE,
-        "seconds",
         "Wait of the oldest waiting task; absent if no task waits; a lower bound with many keys.",
-        ("limit",),
-        _of_limits(lambda limit: limit.oldest),
+        lambda limit: limit.oldest,
     ),
-    Metric(
+    _of_totals(
         "wait_seconds",
-        HISTOGRAM,
-        "seconds",
         "Waits of the tasks that were claimed from lines. The sum is an estimate.",
-        ("limit",),
-        _of_totals(_waits),
+        _waits,
     ),
-    Metric(
+    _of_limits(
         "forecast_seconds",
-        GAUGE,
-        "seconds",
         "Expected time until the last waiting task has started; absent if unknown.",
-        ("limit",),
-        _of_limits(lambda limit: limit.forecast),
+        lambda limit: limit.forecast,
     ),
-    Metric(
+    _of_limits(
         "next_due_seconds",
-        GAUGE,
-        "seconds",
         "Time until the limit next has room for a waiting task; absent if no task waits.",
-        ("limit",),
-        _of_limits(lambda limit: limit.next_due),
+        lambda limit: limit.next_due,
     ),
-    Metric(
+    _by_label(
         "pause_end_timestamp_seconds",
-        GAUGE,
-        "seconds",
         "End of the pause of the whole limit, +Inf if it has none. Source: api or user.",
-        ("limit", "source"),
-        _read_pauses,
+        "source",
+        _pauses,
     ),
-    Metric(
+    _of_limits(
         "slots_held",
-        GAUGE,
-        "",
         "Slots in use: without a key, and of the keys with the most waiting tasks.",
-        ("limit",),
-        _of_limits(lambda limit: limit.slots),
+        lambda limit: limit.slots,
     ),
-    Metric(
+    _of_totals(
         "leases_expired_total",
-        COUNTER,
-        "",
         "Claims and slots whose leases expired, as their workers or holders were lost.",
-        ("limit",),
-        _of_totals(lambda totals: totals.lost_claims + totals.lost_slots),
+        lambda totals: totals.lost_claims + totals.lost_slots,
     ),
 )

@@ -12,12 +12,11 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.reader import forecast_task
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.observe.status.stored import list_keys, read_stored, shown_ref
 from celery_throttle.observe.task_values import TaskStatus, WaitingPage, WaitingTask
-from celery_throttle.observe.times import at_time_or_none
 from celery_throttle.operations.lines import limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_NAME

@@ -11,8 +11,7 @@ from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.observe.status.fleet import is_consumed
-from celery_throttle.observe.status.rules import read_rules_in_force
+from celery_throttle.observe.status.fleet import is_consumed, read_rules_in_force
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.script import Argument, Call, script
