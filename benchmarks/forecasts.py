@@ -23,8 +23,7 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle import Throttle
 from celery_throttle.bulk.fan_out import FanOut
-from celery_throttle.observe.forecasts.fluid import Capacity, FluidLine
-from celery_throttle.observe.forecasts.merge import drain_times
+from celery_throttle.observe.forecasts.fluid import Capacity, FluidLine, drain_times
 
 RATE = 50
 

@@ -13,8 +13,7 @@ from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.report import Report, read_report
 from celery_throttle.observe.status.limits import read_details
-from celery_throttle.observe.status.tasks import read_waiting_tasks
-from celery_throttle.observe.task_values import WaitingPage
+from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
 from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from math import isfinite
 from typing import Any
 
-from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.status.tasks import TaskStatus
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import LimitDetails
 

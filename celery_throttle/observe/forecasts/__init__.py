@@ -5,6 +5,5 @@
     reader.py    the plans of forecasts; reads the lines of waiting tasks
     states.py    reads what the limits can grant, as capacities
     solver.py    Forecast, computed from what was read
-    merge.py     similar lines, taken together
     fluid.py     tasks as a fluid that drains through limits
 """

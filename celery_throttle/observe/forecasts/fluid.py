@@ -5,7 +5,8 @@ proportion to weights, until a limit is saturated (progressive filling, which gi
 fairness). The flows stay constant until a line is empty, a pause ends, a window begins or a burst
 is used up. So few steps of time are enough, however many tasks wait.
 
-The work grows with the square of the number of lines, so ``merge.py`` takes similar lines together.
+The work grows with the square of the number of lines. Where many lines wait, each limit is
+considered alone instead, which takes no steps of time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain, groupby
 from math import inf
+
+#: Lines that can be drained step by step in a fraction of a second.
+_MAX_LINES = 200
 
 #: Differences below this share of a number are rounding errors.
 _EPSILON = 1e-9
@@ -140,6 +144,58 @@ class _Stream:
         if self.left <= _EPSILON * self.line.tasks:
             self.left = 0.0
             self.drained = Drained(round(now, _DIGITS), self.last_wait)
+
+
+def drain_times(lines: Sequence[FluidLine]) -> list[Drained]:
+    """Return when each line will be empty if no task is added.
+
+    With few lines the result is exact, for a fluid. With many, a line ends when the slowest of its
+    limits has let all its tasks pass, each limit considered alone: that is exact where lines need
+    one limit, and else some per cent off, as no line leaves its share to others.
+    """
+    if len(lines) <= _MAX_LINES:
+        return drain(lines)
+    users: defaultdict[Capacity, list[tuple[int, float]]] = defaultdict(list)
+    ends = [Drained(0.0, None)] * len(lines)
+    for index, line in enumerate(lines):
+        paused = next((capacity.name for capacity, _ in line.costs if capacity.rate == 0), None)
+        if paused is not None:  # until it is resumed, so it takes no units from others either
+            ends[index] = Drained(inf, paused)
+            continue
+        for capacity, cost in line.costs:
+            users[capacity].append((index, line.tasks * cost))
+    for capacity, units in users.items():
+        passed = _units_passed([lines[index] for index, _ in units], [own for _, own in units])
+        for (index, _), until in zip(units, passed, strict=True):
+            seconds = round(capacity.seconds_for(until), _DIGITS)
+            if seconds > ends[index].seconds:
+                ends[index] = Drained(seconds, capacity.name)
+    return ends
+
+
+def _units_passed(lines: Sequence[FluidLine], units: Sequence[float]) -> list[float]:
+    """Return how many units one limit has let pass when each line is empty.
+
+    ``units``: those that each line needs. Better ranks go first. Within a rank, queues have equal
+    shares, and lines of a queue share by weight.
+    """
+    passed, before = list(units), 0.0
+    by_rank = sorted(range(len(lines)), key=lambda index: lines[index].rank)
+    for _, same_rank in groupby(by_rank, key=lambda index: lines[index].rank):
+        queues: defaultdict[str, list[int]] = defaultdict(list)
+        for index in same_rank:
+            queues[lines[index].queue].append(index)
+        totals = [sum(units[index] for index in queue) for queue in queues.values()]
+        for queue in queues.values():
+            weight = sum(lines[index].weight for index in queue)
+            level, received = 0.0, 0.0  # units per weight, and units of the queue
+            ends = sorted((units[index] / lines[index].weight, index) for index in queue)
+            for end, index in ends:
+                received += (end - level) * weight
+                level, weight = end, weight - lines[index].weight
+                passed[index] = before + sum(min(total, received) for total in totals)
+        before += sum(totals)
+    return passed
 
 
 def drain(lines: Sequence[FluidLine]) -> list[Drained]:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.forecasts.fluid import Capacity, Drained, FluidLine
-from celery_throttle.observe.forecasts.merge import drain_times
+from celery_throttle.observe.forecasts.fluid import Capacity, Drained, FluidLine, drain_times
 from celery_throttle.observe.observer import at_time_or_none
 
 #: ``limited_by`` of a forecast if limits have room, and processes are missing.

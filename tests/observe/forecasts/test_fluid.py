@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_throttle.observe.forecasts.fluid import Capacity, FluidLine, drain
-from celery_throttle.observe.forecasts.merge import drain_times
+from celery_throttle.observe.forecasts.fluid import Capacity, FluidLine, drain, drain_times
 from tests.sizes import examples
 
 EPSILON = 1e-9
@@ -240,7 +239,7 @@ def test_where_all_lines_differ_each_limit_counts_by_itself() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_similar_lines_are_taken_together_with_a_small_error(seed: int) -> None:
+def test_many_lines_have_a_small_error(seed: int) -> None:
     """Tenants with a line in each of two queues, a limit of their own, and one that all share."""
     chance = random.Random(seed)
     shared, lines = Capacity("api", 20.0), []
@@ -252,6 +251,21 @@ def test_similar_lines_are_taken_together_with_a_small_error(seed: int) -> None:
     assert max(found) == pytest.approx(max(exact), rel=0.02)
     errors = [abs(one - other) / other for one, other in zip(found, exact, strict=True)]
     assert sum(errors) / len(errors) < 0.03
+
+
+def test_many_lines_of_one_limit_are_exact() -> None:
+    shared, chance = api(stored=-3.0, paused=2.0), random.Random(1)
+    lines = [
+        line(
+            chance.randrange(1, 50),
+            shared,
+            rank=chance.randrange(3),
+            queue=chance.choice("abc"),
+            weight=chance.choice([1.0, 5.0]),
+        )
+        for _ in range(250)
+    ]
+    assert seconds(lines) == pytest.approx([one.seconds for one in drain(lines)])
 
 
 @pytest.mark.parametrize("keyed", [False, True])
