@@ -12,5 +12,5 @@ is below it.
     report.py    what was counted, with advice
     forecasts/   when the waiting tasks will have started
     metrics/     the figures of all limits for monitoring, and Prometheus
-    text.py, status_text.py, json.py  the values as words and as JSON
+    text.py, status_text.py  the values as words and as JSON
 """
