@@ -290,8 +290,8 @@ class Status:
         limits: The limits of this page, in the order of their names.
         next: The ``after`` of the next page; None if this is the last page.
         workers: The number of live workers.
-        stranded: The tasks that no live worker can start: waiting tasks at the limits of this page,
-            and tasks in quarantine.
+        stranded: The waiting tasks that no live worker can start, of undefined limits those of this
+            page only.
         rules: The rules file in force; None if there never was a rules file.
         ungated: The tasks whose own strategies have started them in the last ten minutes.
     """

@@ -57,58 +57,29 @@ _MAX_FORECAST_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class LimitFigures:
-    """The figures of one limit, with all its keys together.
+    """The figures of one limit, with all its keys together; see ``docs/reference/metrics.md``."""
 
-    Attributes:
-        status: What is stored of the limit. ``usage`` and ``runnable`` are not read.
-        rate: The units per second that it grants over the long run: the least of the rates of its
-            clauses, adaptive shares included. With keys, of each key, without adaptive shares. None
-            if no clause has a rate.
-        slots: The slots in use without a key, and those of the keys with the most waiting tasks: up
-            to 400 keys, or 10 with 1,000 limits. None if the limit has no slots.
-        oldest: The seconds that the oldest task has waited; None if no task waits. A lower bound if
-            tasks of more than 400 lines wait, or of 10 with 1,000 limits.
-        forecast: The seconds until the last waiting task has started; None if that is unknown, or
-            no task waits. If more than 200 lines wait, an estimate by the rate alone.
-        next_due: The seconds until the limit next has room for a waiting task, as the last decision
-            found: 0 if it may have room now, infinity if each waiting task is paused without an
-            end. None if no task waits. It is of the same lines as ``oldest``.
-    """
-
-    status: LimitStatus
-    rate: float | None
-    slots: int | None
-    oldest: float | None
-    forecast: float | None
-    next_due: float | None
+    status: LimitStatus  #: what is stored of it
+    rate: float | None  #: units per second, adaptive shares included; with keys, of each key
+    slots: int | None  #: in use without a key, and by the keys with the most waiting tasks
+    oldest: float | None  #: seconds; None if no task waits
+    forecast: float | None  #: seconds; None if it is unknown, or no task waits
+    next_due: float | None  #: seconds, infinity for never; None if no task waits
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a server. By default those of one that does not answer.
-
-    Attributes:
-        up: Whether the server has answered.
-        limits: The figures of the limits, in the order of their names.
-        omitted: The number of limits that were left out.
-        runnable: By queue with its broker, the number of tasks that could start at once if there
-            were free processes. It has the queues in which tasks wait. A lower bound if more than
-            1,000 lines could start.
-        workers: The number of live workers.
-        stranded: The waiting tasks that no live worker can start.
-        outage_seconds: The seconds that workers spent in outage mode, summed over workers.
-        rules_valid: Whether the rules files of all live workers have no mistakes; None if no rules
-            file was ever used.
-    """
+    """The figures of a server. By default those of one that does not answer."""
 
     up: bool = False
-    limits: tuple[LimitFigures, ...] = ()
-    omitted: int | None = None
+    limits: tuple[LimitFigures, ...] = ()  #: in the order of their names
+    omitted: int | None = None  #: limits that were left out
+    #: By queue, the tasks that could start at once if there were free processes.
     runnable: Mapping[str, int] = field(default_factory=dict)
     workers: int | None = None
     stranded: tuple[Stranded, ...] = ()
-    outage_seconds: float | None = None
-    rules_valid: bool | None = None
+    outage_seconds: float | None = None  #: summed over workers
+    rules_valid: bool | None = None  #: None if no rules file was ever used
 
 
 class Observed(Protocol):

@@ -27,7 +27,7 @@ from celery_throttle.observe.status.stored import (
     limits_in_force,
     list_keys,
     read_names,
-    read_with_pauses,
+    read_stored,
 )
 from celery_throttle.observe.values import (
     LimitDetails,
@@ -60,17 +60,8 @@ class QueueWaiting(NamedTuple):
     oldest: float  #: seconds that the oldest of them has waited
 
 
-class Waiting(NamedTuple):
-    """The lines that wait at a limit."""
-
-    lines: int
-    is_truncated: bool  #: whether there were too many lines to look at each
-    queues: dict[str, QueueWaiting]
-
-    @property
-    def oldest(self) -> float | None:
-        """Seconds that the oldest task has waited; None if nothing waits."""
-        return max((queue.oldest for queue in self.queues.values()), default=None)
+#: The tasks that wait at a limit, by their queues.
+Waiting = dict[str, QueueWaiting]
 
 
 class Measured(NamedTuple):
@@ -96,7 +87,7 @@ def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
     found = yield from _measure(observer, [LimitRef(name, None) for name in names])
     waits: dict[str, float] = {}
     for waiting in found.waiting:
-        for queue, (_, oldest) in waiting.queues.items():
+        for queue, (_, oldest) in waiting.items():
             waits[queue] = max(oldest, waits.get(queue, 0.0))
     return Status(
         at=found.fleet.at,
@@ -144,19 +135,22 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
 def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
     """Read what is stored of some limits and keys, and measure what waits there."""
     fleet = yield from read_fleet(observer)
-    stored = yield from read_with_pauses(observer, refs)
-    waiting = []
+    stored = yield from read_stored(observer, refs)
+    waiting: list[Waiting] = []
+    has_all = True
     for ref, status in zip(refs, stored, strict=True):
-        waiting.append((yield from _measure_waiting(observer, ref, status.waiting)))
+        found, is_complete = yield from _measure_waiting(observer, ref, status.waiting)
+        waiting.append(found)
+        has_all = has_all and is_complete
     defined = [ref for ref, status in zip(refs, stored, strict=True) if status.defined]
     states = yield from read_states(observer, defined)
-    queues = set(chain(*(one.queues for one in waiting)))
+    queues = set(chain(*waiting))
     overdue = yield from read_overdue(observer, queues, _RUNNABLE_AFTER_SECONDS)
     runnable = overdue.count_runnable(queues)
     lines: Lines = {}
     forecasts: dict[LimitRef, Forecast] = {}
-    filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one.lines}
-    if filters and not any(one.is_truncated for one in waiting):
+    filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one}
+    if filters and has_all:
         all_queues = sorted(queues | fleet.consumed.keys())
         now, all_lines = yield from read_all_lines(observer, MAX_LINES, all_queues)
         if all_lines is not None:
@@ -171,7 +165,7 @@ def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
                 for other, tasks in runnable.items()
                 if other == ref or (ref.key is None and other.name == ref.name)
             ),
-            oldest=one.oldest,
+            oldest=max((oldest for _, oldest in one.values()), default=None),
             forecast=forecasts.get(ref),
         )
         for ref, status, one in zip(refs, stored, waiting, strict=True)
@@ -179,25 +173,26 @@ def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
     return Measured(fleet, statuses, waiting, lines)
 
 
-def _measure_waiting(observer: Observer, ref: LimitRef, waiting: int) -> Plan[Waiting]:
-    """Measure the lines that wait at a limit, or at one key of it."""
+def _measure_waiting(observer: Observer, ref: LimitRef, waiting: int) -> Plan[tuple[Waiting, bool]]:
+    """Measure what waits at a limit, or at one key of it.
+
+    Also returns whether each line was looked at: there may be too many.
+    """
+    queues: Waiting = {}
     if not waiting:
-        return Waiting(0, is_truncated=False, queues={})
+        return queues, True
     keys, by_key = observer.keys, ref.key is not None
     name = keys.waiting_lists(ref) if by_key else keys.waiting_list_index(ref.name)
-    lines, is_truncated = 0, False
-    queues: dict[str, QueueWaiting] = {}
-    cursor, head = b"" if by_key else b"0", keys.queue("").due
+    cursor, lines, head = b"" if by_key else b"0", 0, keys.queue("").due
     while True:
-        cursor, count, flag, found = yield observer.call("measure_waiting", [name], cursor)
+        cursor, count, is_truncated, found = yield observer.call("measure_waiting", [name], cursor)
         lines += count
         for due, more, oldest_us in zip(found[::3], found[1::3], found[2::3], strict=True):
             queue = due.decode().removeprefix(head)
             tasks, oldest = queues.get(queue, (0, 0.0))
             queues[queue] = QueueWaiting(tasks + more, max(oldest, oldest_us / MICROSECONDS))
-        is_truncated = bool(flag) or (lines >= MAX_LINES and cursor != END)
         if cursor == END or lines >= MAX_LINES:
-            return Waiting(lines, is_truncated, queues)
+            return queues, cursor == END and not is_truncated
 
 
 def _read_usages(found: Availability) -> tuple[Usage, ...]:
@@ -211,7 +206,7 @@ def _read_usages(found: Availability) -> tuple[Usage, ...]:
 
 
 def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
-    by_tasks = sorted(waiting.queues.items(), key=lambda item: (-item[1].tasks, item[0]))
+    by_tasks = sorted(waiting.items(), key=lambda item: (-item[1].tasks, item[0]))
     return tuple(
         QueueStatus(name, tasks, fleet.consumes(name, oldest)) for name, (tasks, oldest) in by_tasks
     )

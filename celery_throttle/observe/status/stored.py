@@ -120,33 +120,29 @@ def begin_once(
     return bool(began)
 
 
-def read_with_pauses(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
-    """Read as :func:`read_stored`, with the pause of the limit beside that of a key."""
-    wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs if ref.key)]
-    found = yield from read_stored(observer, [*refs, *wholes])
-    pauses = {status.name: status.pauses for status in found[len(refs) :]}
-    return [
-        replace(status, pauses=(*pauses[status.name], *status.pauses)) if status.key else status
-        for status in found[: len(refs)]
-    ]
-
-
 def read_stored(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
     """Read what is stored of limits and keys; without what has to be measured or computed."""
-    keys, statuses = observer.keys, []
-    for start in range(0, len(refs), NAMES_OF_A_CALL):
-        batch = refs[start : start + NAMES_OF_A_CALL]
+    keys, of_code = observer.keys, observer.limits
+    wholes = [LimitRef(ref.name, None) for ref in refs if ref.key is not None]
+    every = [*dict.fromkeys([*refs, *wholes])]
+    found: dict[LimitRef, LimitStatus] = {}
+    for start in range(0, len(every), NAMES_OF_A_CALL):
+        batch = every[start : start + NAMES_OF_A_CALL]
         names, args = [keys.limits, keys.limits_with_keys], list[str]()
         for ref in batch:
-            pauses = keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name)
-            names += (*pauses, keys.own_keys(ref.name), keys.backlog(ref))
+            names += (keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
+            names += (keys.own_keys(ref.name), keys.backlog(ref))
             args += (ref.name, keys.field(ref))
         now, *rows = yield observer.call("read_status", [*names, keys.totals()], *args)
-        statuses += [
-            _read_row(ref, row, int(now), observer.limits.get(ref.name, ()))
-            for ref, row in zip(batch, rows, strict=True)
-        ]
-    return statuses
+        for ref, row in zip(batch, rows, strict=True):
+            found[ref] = _read_row(ref, row, int(now), of_code.get(ref.name, ()))
+    # The pause of a limit is also one of its keys.
+    return [
+        found[ref]
+        if ref.key is None
+        else replace(found[ref], pauses=found[LimitRef(ref.name, None)].pauses + found[ref].pauses)
+        for ref in refs
+    ]
 
 
 def estimate_seconds(status: LimitStatus, tasks: int) -> float | None:

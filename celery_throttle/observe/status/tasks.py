@@ -160,9 +160,7 @@ def _explain_line(
         (observer.keys.field_ref(field.decode()), float(cost) / MILLION)
         for field, cost in zip(costs[::2], costs[1::2], strict=True)
     ]
-    # The limit of a key may be paused as well.
-    refs = [one for ref, _ in needs for one in (LimitRef(ref.name, None), ref)]
-    statuses = yield from read_stored(observer, [*dict.fromkeys(refs)])
+    statuses = yield from read_stored(observer, [ref for ref, _ in needs])
     starts_in = yield from forecast_task(observer, line, position, MAX_LINES, queues)
     return replace(
         status,
@@ -172,7 +170,7 @@ def _explain_line(
         limits=tuple((ref.name, ref.key, cost) for ref, cost in needs if ref.name != FAN_OUT_NAME),
         blocked_by=shown_ref(needs[index - 1][0]),
         starts_in=starts_in,
-        pauses=tuple(chain(*(status.pauses for status in statuses))),
+        pauses=tuple(dict.fromkeys(chain(*(status.pauses for status in statuses)))),
         expires=at_time_or_none(expires),
     )
 

@@ -228,11 +228,7 @@ def test_where_a_task_is_otherwise(lines: Protocol) -> None:
     assert lines.limiter.explain("two").location == "unknown"
 
 
-def test_a_task_behind_many_others_in_a_queue_without_worker(
-    lines: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first search of queues ends before it has found that of the task."""
-    monkeypatch.setattr("celery_throttle.observe.status.tasks._FEW_LISTS", 0)
+def test_tasks_in_queues_without_a_worker_are_found(lines: Protocol) -> None:
     for queue, limit in (("q", "api"), ("r", "mail")):
         lines.park(queue, [limit], queue=queue, may_run=False)
     assert [lines.limiter.explain(task).queue for task in "qr"] == ["q", "r"]
