@@ -8,20 +8,21 @@ from functools import partial
 from celery_throttle.app import Throttle
 from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
-from celery_throttle.observe.metrics.figures import MAX_LIMITS, FigureSource
 from celery_throttle.observe.metrics.table import (
     GAUGE,
     HISTOGRAM,
+    MAX_LIMITS,
     METRICS,
     PREFIX,
     Histogram,
     Metric,
+    SampleSource,
 )
 
 with require_extra("opentelemetry", "celery_throttle.otel", "otel"):
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
-#: Figures are read once for all instruments of a collection, which asks one after the other.
+#: Samples are read once for all instruments of a collection, which asks one after the other.
 _CACHE_SECONDS = 1.0
 
 _HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
@@ -47,12 +48,12 @@ def export_metrics(
             ``celery_throttle_limits_omitted`` is the number of the others.
     """
     meter = get_meter("celery_throttle", meter_provider=meter_provider)
-    source = FigureSource(throttle, max_limits, _CACHE_SECONDS)
+    source = SampleSource(throttle, max_limits, _CACHE_SECONDS)
     for metric in METRICS:
         _create_instruments(meter, metric, source)
 
 
-def _create_instruments(meter: Meter, metric: Metric, source: FigureSource) -> None:
+def _create_instruments(meter: Meter, metric: Metric, source: SampleSource) -> None:
     create: Callable[..., object] = (
         meter.create_observable_gauge if metric.kind == GAUGE else meter.create_observable_counter
     )
@@ -63,9 +64,9 @@ def _create_instruments(meter: Meter, metric: Metric, source: FigureSource) -> N
 
 
 def _observe(
-    source: FigureSource, metric: Metric, suffix: str, _: CallbackOptions
+    source: SampleSource, metric: Metric, suffix: str, _: CallbackOptions
 ) -> Iterator[Observation]:
-    for labels, value in metric.read(source.read()):
+    for labels, value in source.read()[metric.name]:
         attributes = dict(zip(metric.labels, labels, strict=True))
         if not isinstance(value, Histogram):
             yield Observation(value, attributes)

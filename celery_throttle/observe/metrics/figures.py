@@ -5,16 +5,10 @@ The work is bounded by the number of limits: it does not grow with keys, lines o
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
-from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.limits.key import LimitRef
@@ -36,13 +30,6 @@ from celery_throttle.observe.status.stored import (
 )
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.plan import Plan
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-#: Limits that a page of metrics shows by default.
-MAX_LIMITS = 1000
 
 #: Lines that are looked at of all limits together, and of each limit at least and at most.
 _MAX_LINES, _MIN_LINES_OF_A_LIMIT, _MAX_LINES_OF_A_LIMIT = 10_000, 10, 400
@@ -80,88 +67,6 @@ class Figures:
     stranded: tuple[Stranded, ...] = ()
     outage_seconds: float | None = None  #: summed over workers
     rules_valid: bool | None = None  #: None if no rules file was ever used
-
-
-class Observed(Protocol):
-    """What the metrics use of a limiter, or of the Throttle of an app.
-
-    :meta private:
-    """
-
-    @property
-    def observer(self) -> Observer:
-        """What the readers of its status use."""
-
-    @property
-    def own_broker(self) -> str:
-        """The broker of the app's queues, as the names of queues begin; empty without an app."""
-
-    def run_plan(self, plan: Plan[T]) -> T:
-        """Execute a plan, blocking."""
-
-
-class FigureSource:
-    """Reads the figures of a limiter, one reader at a time. Thread-safe.
-
-    Args:
-        throttle: a Throttle or a Limiter.
-        max_limits: the most limits to read, 1 or more; the first ones by name.
-        max_age: the seconds for which figures are kept.
-    """
-
-    def __init__(
-        self, throttle: Observed, max_limits: int = MAX_LIMITS, max_age: float = 0.0
-    ) -> None:
-        self._throttle = throttle
-        self._max_limits = max_limits
-        self._max_age = max_age
-        self._lock = threading.Lock()
-        self._error = ""
-        self._figures = Figures()
-        self._read_at = -inf
-
-    def read(self) -> Figures:
-        """Return the figures with the names of queues as they are shown.
-
-        If the server does not answer, or refuses, that is logged once, and ``up`` is false.
-        """
-        with self._lock:
-            if time.monotonic() > self._read_at + self._max_age:
-                self._figures = self._read()
-                self._read_at = time.monotonic()
-            return self._figures
-
-    def _read(self) -> Figures:
-        plan = read_figures(self._throttle.observer, self._max_limits)
-        try:
-            figures = self._throttle.run_plan(plan)
-        except ThrottleError as error:
-            if str(error) != self._error:
-                logger.warning("The metrics have no values: %s", error)
-            self._error = str(error)
-            return Figures()
-        self._error = ""
-        queues = {*figures.runnable, *(one.queue for one in figures.stranded)}
-        shown = shown_queues(queues, self._throttle.own_broker)
-        return replace(
-            figures,
-            runnable={shown[queue]: tasks for queue, tasks in figures.runnable.items()},
-            stranded=tuple(replace(one, queue=shown[one.queue]) for one in figures.stranded),
-        )
-
-
-def shown_queues(queues: Iterable[str], own_broker: str) -> dict[str, str]:
-    """Return the shown name of each queue that is named with its broker.
-
-    Queues of ``own_broker`` are shown as Celery names them. If it is empty, as there is no app, so
-    are all queues whose names are not those of two brokers.
-    """
-    bare = {
-        queue: queue.removeprefix(own_broker) if own_broker else queue.split("/", 2)[-1]
-        for queue in queues
-    }
-    counts = Counter(bare.values())
-    return {queue: name if counts[name] == 1 else queue for queue, name in bare.items()}
 
 
 class _Measured(NamedTuple):

@@ -7,14 +7,16 @@ from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from celery_throttle.errors import require_extra
-from celery_throttle.observe.metrics.figures import MAX_LIMITS, FigureSource, Observed
 from celery_throttle.observe.metrics.table import (
     COUNTER,
     GAUGE,
     HISTOGRAM,
+    MAX_LIMITS,
     METRICS,
     PREFIX,
     Histogram,
+    Observed,
+    SampleSource,
 )
 from celery_throttle.observe.metrics.table import Metric as TableRow
 
@@ -59,7 +61,7 @@ class ThrottleCollector(Collector):
     """
 
     def __init__(self, throttle: Observed, *, max_limits: int = MAX_LIMITS) -> None:
-        self._source = FigureSource(throttle, max_limits)
+        self._source = SampleSource(throttle, max_limits)
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values, for the registry. Does not call the server.
@@ -73,10 +75,10 @@ class ThrottleCollector(Collector):
 
         :meta private:
         """
-        figures = self._source.read()
+        samples = self._source.read()
         for metric in METRICS:
             family = _make_family(metric)
-            for labels, value in metric.read(figures):
+            for labels, value in samples[metric.name]:
                 family.add_metric(labels, *(value if isinstance(value, Histogram) else [value]))
             yield family
 
