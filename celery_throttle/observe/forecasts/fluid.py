@@ -150,8 +150,8 @@ def drain_times(lines: Sequence[FluidLine]) -> list[Drained]:
     """Return when each line will be empty if no task is added.
 
     With few lines the result is exact, for a fluid. With many, a line ends when the slowest of its
-    limits has let all its tasks pass, each limit considered alone: that is exact where lines need
-    one limit, and else some per cent off, as no line leaves its share to others.
+    limits has let all its tasks pass, each limit considered alone. That is exact where lines need
+    one limit, and an estimate where they need several, as no line leaves its share to others.
     """
     if len(lines) <= _MAX_LINES:
         return drain(lines)
