@@ -64,7 +64,7 @@ nitpick_ignore_regex = [
     # What Limiter and Throttle share, for annotations; their pages show its methods.
     (
         r"py:class",
-        r"celery_throttle\.(limiter\.core\.LimiterCore|observe\.metrics\.source\.Observed)",
+        r"celery_throttle\.(limiter\.core\.LimiterCore|observe\.metrics\.table\.Observed)",
     ),
 ]
 

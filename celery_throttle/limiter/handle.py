@@ -9,12 +9,11 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
-from celery_throttle.observe.details import read_details
 from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.report.report import Report, read_report
-from celery_throttle.observe.status.tasks import read_waiting_tasks
-from celery_throttle.observe.task_values import WaitingPage
+from celery_throttle.observe.report import Report, read_report
+from celery_throttle.observe.status.limits import read_details
+from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
 from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
 

@@ -19,11 +19,10 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
-from celery_throttle.observe.report.records import record_totals
-from celery_throttle.observe.status.changes import read_changes
 from celery_throttle.observe.status.limits import read_page
-from celery_throttle.observe.status.tasks import explain_task
-from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.status.records import record_totals
+from celery_throttle.observe.status.stored import read_changes
+from celery_throttle.observe.status.tasks import TaskStatus, explain_task
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock

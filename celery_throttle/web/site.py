@@ -14,9 +14,8 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.report.periods import RECENT_SECONDS
-from celery_throttle.observe.report.records import RECORD_SECONDS, read_periods
 from celery_throttle.observe.status.fleet import read_fleet
+from celery_throttle.observe.status.records import RECENT_SECONDS, RECORD_SECONDS, read_periods
 from celery_throttle.observe.values import Change, Period
 from celery_throttle.operations.plan import Plan
 

@@ -18,21 +18,20 @@ from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.observe.details import read_details
 from celery_throttle.observe.metrics.figures import read_figures
-from celery_throttle.observe.report.records import record_totals
-from celery_throttle.observe.report.report import read_report
-from celery_throttle.observe.status.definitions import limits_below
+from celery_throttle.observe.report import read_report
+from celery_throttle.observe.status.definitions import limits_below, preview_pause
 from celery_throttle.observe.status.fan_outs import read_fan_outs
 from celery_throttle.observe.status.fleet import (
     find_stranded,
     is_consumed,
     is_live,
     note_ungated,
+    read_rules_status,
     read_workers,
 )
-from celery_throttle.observe.status.preview import preview_pause
-from celery_throttle.observe.status.rules import read_rules_status
+from celery_throttle.observe.status.limits import read_details
+from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import begin_once, is_stored
 from celery_throttle.observe.values import Ungated

@@ -18,8 +18,11 @@ from celery_throttle.cli.shared.preview import preview_text, show_preview
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.observe.status.definitions import limits_below
-from celery_throttle.observe.status.preview import preview_definition, preview_reset
+from celery_throttle.observe.status.definitions import (
+    limits_below,
+    preview_definition,
+    preview_reset,
+)
 from celery_throttle.observe.status_text import below_text, ref_text
 from celery_throttle.observe.text import format_seconds
 from celery_throttle.operations.author import Author

@@ -27,9 +27,8 @@ from celery_throttle.cli.shared.options import (
 )
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
-from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
-from celery_throttle.observe.status_text import fan_out_state, waiting_text
+from celery_throttle.observe.status_text import fan_out_state, to_json, waiting_text
 from celery_throttle.observe.text import amount, count, format_seconds
 
 name_argument = click.argument(

@@ -19,7 +19,7 @@ from celery_throttle.cli.shared.preview import show_preview
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import paused_text, sentence
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status.preview import preview_pause
+from celery_throttle.observe.status.definitions import preview_pause
 from celery_throttle.observe.status.stored import read_names
 from celery_throttle.observe.status_text import ref_text, waiting_text
 from celery_throttle.observe.text import count

@@ -19,9 +19,12 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import format_limits
 from celery_throttle.limits.rules.file import load_rules
 from celery_throttle.limits.rules.rules import Change, Rules, diff_rules, dump_rules
-from celery_throttle.observe.status.definitions import definitions_in_force, limits_below_rules
-from celery_throttle.observe.status.preview import preview_definition
-from celery_throttle.observe.status.rules import read_rules_in_force
+from celery_throttle.observe.status.definitions import (
+    definitions_in_force,
+    limits_below_rules,
+    preview_definition,
+)
+from celery_throttle.observe.status.fleet import read_rules_in_force
 from celery_throttle.observe.text import count
 from celery_throttle.observe.values import Preview
 from celery_throttle.store.keys import Keys

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from celery_throttle.cli.shared.exit_codes import CommandError
-from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status_text import to_json
 
 #: Between two columns.
 _GAP = "  "

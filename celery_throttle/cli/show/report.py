@@ -12,7 +12,7 @@ from celery_throttle.cli.shared.params import DurationType
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import clock, sparkline, zone
 from celery_throttle.errors import require_extra
-from celery_throttle.observe.report.text import advice_text, report_pairs
+from celery_throttle.observe.report import advice_text, report_pairs
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
-from celery_throttle.observe.report.report import Report
+from celery_throttle.observe.report import Report
 
 _COLORS = {"granted": "#4a90c2", "refused": "#d9984a", "waiting": "#858b95"}
 

@@ -12,9 +12,8 @@ from celery_throttle.cli.shared.options import json_option, key_argument, limit_
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.show.status_view import details_pairs, status_lines
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status.stored import is_stored
-from celery_throttle.observe.status_text import nothing_stored_text, ref_text
+from celery_throttle.observe.status_text import nothing_stored_text, ref_text, to_json
 from celery_throttle.observe.values import Status
 
 #: How many limits one call of the API returns.

@@ -13,10 +13,8 @@ from celery_throttle.cli.shared.options import json_option, key_argument, limit_
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import clock, pause_text, sentence, zone
 from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.json import to_json
-from celery_throttle.observe.status.tasks import read_waiting_tasks
-from celery_throttle.observe.status_text import age, limit_text, ref_text, task_text
-from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.status.tasks import TaskStatus, read_waiting_tasks
+from celery_throttle.observe.status_text import age, limit_text, ref_text, task_text, to_json
 from celery_throttle.observe.text import count
 
 

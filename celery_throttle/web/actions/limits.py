@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status.definitions import limits_below
-from celery_throttle.observe.status.preview import (
+from celery_throttle.observe.status.definitions import (
+    limits_below,
     preview_definition,
     preview_pause,
     preview_reset,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celery_throttle.observe.report.periods import seconds_between
 from celery_throttle.observe.text import amount, count, format_seconds, format_time
 from celery_throttle.observe.values import Period
 
@@ -51,7 +50,7 @@ class Chart:
 
 def draw_starts(periods: Sequence[Period], rate: float | None) -> Chart:
     """Return the chart of the units granted per second, with a line at the rate."""
-    values = [period.totals.granted / seconds_between(period) for period in periods]
+    values = [period.totals.granted / period.seconds for period in periods]
     total = sum(period.totals.granted for period in periods)
     units = count(round(total), "unit")
     label = f"{units} granted in {_length(periods)}, at most {_rate(max(values))}/s"

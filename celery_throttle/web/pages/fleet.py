@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from flask import Flask, abort, render_template, request
 
-from celery_throttle.observe.status.fleet import read_fleet, read_workers
-from celery_throttle.observe.status.rules import read_rules_status
+from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
 from celery_throttle.web.site import Site
 
 #: Workers that are shown, of each kind.

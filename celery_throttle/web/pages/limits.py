@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from flask import Flask, abort, render_template, request
 
 from celery_throttle.limits.key import LimitRef, check_name
-from celery_throttle.observe.report.report import allowance_of
-from celery_throttle.observe.report.text import advice_text, refusals_text, report_pairs
+from celery_throttle.observe.report import advice_text, allowance_of, refusals_text, report_pairs
 from celery_throttle.observe.status.limits import read_named
 from celery_throttle.observe.status.stored import is_stored, list_keys, read_all, read_names
 from celery_throttle.observe.values import Change

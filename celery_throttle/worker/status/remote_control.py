@@ -22,7 +22,7 @@ _BROADCAST_SECONDS = 2.0
 @inspect_command(args=[("limit", str), ("key", str)], signature="[LIMIT [KEY]]")
 def throttle(state: Any, limit: str | None = None, key: str | None = None) -> Any:
     """Show all limits with their waiting tasks and pauses, or the details of one limit."""
-    from celery_throttle.observe.json import to_json  # noqa: PLC0415  # see above
+    from celery_throttle.observe.status_text import to_json  # noqa: PLC0415  # see above
 
     limits = state.app.throttle
     if limit is None:
@@ -45,7 +45,7 @@ def ping(state: Any, throttle: Any = None, **arguments: Any) -> Any:
 @inspect_command(args=[("task_id", str)], signature="TASK_ID")
 def throttle_why(state: Any, task_id: str) -> Any:
     """Show where a task is, and why it does not run yet."""
-    from celery_throttle.observe.json import to_json  # noqa: PLC0415  # see above
+    from celery_throttle.observe.status_text import to_json  # noqa: PLC0415  # see above
 
     return to_json(state.app.throttle.explain(task_id))
 

@@ -16,10 +16,9 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.report.records import MIN_RECORD_SECONDS, record_totals
-from celery_throttle.observe.status.changes import read_changes
 from celery_throttle.observe.status.fleet import find_stranded, note_ungated
-from celery_throttle.observe.status.stored import begin_once, estimate_wait, read_all
+from celery_throttle.observe.status.records import MIN_RECORD_SECONDS, record_totals
+from celery_throttle.observe.status.stored import begin_once, estimate_wait, read_all, read_changes
 from celery_throttle.observe.status_text import ungated_text
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
 from celery_throttle.observe.values import LimitStatus, Stranded, Ungated

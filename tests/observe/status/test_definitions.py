@@ -9,8 +9,8 @@ import pytest
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.observe.status.definitions import limits_below
-from celery_throttle.observe.status.preview import (
+from celery_throttle.observe.status.definitions import (
+    limits_below,
     preview_definition,
     preview_pause,
     preview_reset,

@@ -8,7 +8,7 @@ import pytest
 
 from celery_throttle import LimitValueError
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.observe.report.records import read_periods, record_totals
+from celery_throttle.observe.status.records import read_periods, record_totals
 from celery_throttle.observe.totals import Totals, read_totals
 from tests.protocol import SECOND, Protocol
 
