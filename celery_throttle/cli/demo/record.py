@@ -6,12 +6,11 @@ All times are of the monotonic clock, in seconds since the first plain task was 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
+from celery_throttle.cli.shared.text import format_figure, percentile
 from celery_throttle.limits.limit import Limit
 
 #: Seconds in which only plain tasks run, to show the difference.
@@ -35,6 +34,7 @@ class Record:
     now: float = 0.0  #: seconds since the begin
     sent: int = 0  #: number of limited tasks sent
     plain_sent: int = 0
+    events: int = 0  #: number of events that were added
     #: Task id to number of deliveries by the broker, of limited tasks.
     delivered: Counter[str] = field(default_factory=Counter)
     starts: list[float] = field(default_factory=list)  #: of limited tasks, in order
@@ -61,18 +61,24 @@ class Record:
         """Seconds that the run should last."""
         return LEAD_SECONDS + self.tasks / self.rate + 0.5
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all tasks have started."""
+        return len(self.starts) >= self.tasks and len(self.plain) >= self.plain_sent
+
     def add(self, event: bytes) -> None:
         """Add an event of a worker; see ``tasks.py``."""
+        self.events += 1
         kind, *words = event.decode().split()
         if kind == "delivered":
             self.delivered.update(words)
-            return
-        sent, started = (float(time) - self.began for time in words)
-        if kind == "limited":
-            insort(self.starts, started)
-            self.waits.append(started - sent)
-        else:
-            self.plain.append((sent, started))
+        elif kind != "ready":
+            sent, started = (float(time) - self.began for time in words)
+            if kind == "limited":
+                insort(self.starts, started)
+                self.waits.append(started - sent)
+            else:
+                self.plain.append((sent, started))
 
     def per_second(self, end: float, seconds: float = 1.0) -> float:
         """Return starts of limited tasks per second, in the ``seconds`` before ``end``."""
@@ -81,11 +87,9 @@ class Record:
 
     def fullest_second(self) -> int:
         """Return the most starts in any closed interval of one second."""
-        ordered = [round(at * 1e6) for at in self.starts]
-        most = 0
-        for number, at in enumerate(ordered, 1):
-            most = max(most, number - bisect_left(ordered, at - 1_000_000))
-        return most
+        us = [round(at * 1e6) for at in self.starts]
+        ends = (bisect_right(us, at + 1_000_000) for at in us)
+        return max((end - first for first, end in enumerate(ends)), default=0)
 
     def quota_used(self) -> float | None:
         """Return the time that the limit needs for the tasks beyond its burst, over their time.
@@ -98,10 +102,6 @@ class Record:
             return None
         return min(1.0, beyond / self.rate / (self.starts[-1] - self.starts[0]))
 
-    def deliveries_per_task(self) -> float | None:
-        """Return the mean number of deliveries of a limited task by the broker."""
-        return self.delivered.total() / len(self.delivered) if self.delivered else None
-
     def latencies(self) -> list[float]:
         """Return the latencies of plain tasks that were sent while limited tasks waited."""
         end = self.starts[-1] if len(self.starts) == self.tasks else self.now
@@ -109,22 +109,21 @@ class Record:
 
     def summary(self) -> Summary:
         """Return the figures."""
-        latencies = self.latencies()
-        ran = len(self.starts)
+        latencies, delivered = self.latencies(), self.delivered
         return Summary(
             limit=str(self.limit),
             server=self.server,
             tasks=self.tasks,
-            tasks_ran=ran,
-            quota_used=_rounded(self.quota_used(), 4),
+            tasks_ran=len(self.starts),
+            quota_used=self.quota_used(),
             fullest_second=self.fullest_second(),
             fullest_second_allowed=self.allowed,
-            deliveries_per_task=_rounded(self.deliveries_per_task(), 3),
-            wait_median_s=_rounded(percentile(self.waits, 0.5), 3),
-            wait_longest_s=_rounded(percentile(self.waits, 1), 3),
+            deliveries_per_task=delivered.total() / len(delivered) if delivered else None,
+            wait_median_s=percentile(self.waits, 0.5),
+            wait_longest_s=percentile(self.waits, 1),
             plain_tasks=len(latencies),
-            plain_median_ms=_rounded(percentile(latencies, 0.5), 1, 1000),
-            plain_p99_ms=_rounded(percentile(latencies, 0.99), 1, 1000),
+            plain_median_s=percentile(latencies, 0.5),
+            plain_p99_s=percentile(latencies, 0.99),
         )
 
 
@@ -143,26 +142,29 @@ class Summary:
     wait_median_s: float | None  #: from sending a limited task to its start
     wait_longest_s: float | None
     plain_tasks: int  #: number of plain tasks that were sent while limited tasks waited
-    plain_median_ms: float | None  #: from sending one of these to its start
-    plain_p99_ms: float | None
+    plain_median_s: float | None  #: from sending one of these to its start
+    plain_p99_s: float | None
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the figures in words, with their names."""
+        allowed = f"{self.fullest_second} starts, {self.fullest_second_allowed} allowed"
+        waits = (
+            format_figure(one, "{:.1f} s") for one in (self.wait_median_s, self.wait_longest_s)
+        )
+        return [
+            ("tasks under the limit", f"{self.tasks_ran} of {self.tasks} ran, {self.limit}"),
+            ("quota used", format_figure(self.quota_used, "{:.1%}")),
+            ("fullest second", allowed),
+            ("broker deliveries per task", format_figure(self.deliveries_per_task, "{:.2f}")),
+            ("wait under the limit", "median {}, longest {}".format(*waits)),
+            ("latency without a limit", f"{self.latency_text()}, while the others waited"),
+        ]
+
+    def latency_text(self) -> str:
+        """Return ``"median 8.1 ms, p99 17.4 ms"``."""
+        return f"median {format_ms(self.plain_median_s)}, p99 {format_ms(self.plain_p99_s)}"
 
 
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the percentile by nearest rank, ``share`` from 0 to 1; None if there are no values."""
-    if not values:
-        return None
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
-def round_steps() -> Iterator[int]:
-    """Yield 1, 2, 5, 10, 20, 50 and so on."""
-    return (factor * 10**digits for digits in count() for factor in (1, 2, 5))
-
-
-def format_figure(value: float | None, form: str) -> str:
-    """Return a figure as text; a dash if it was not measured."""
-    return "-" if value is None else form.format(value)
-
-
-def _rounded(value: float | None, digits: int, scale: float = 1) -> float | None:
-    return None if value is None else round(value * scale, digits)
+def format_ms(seconds: float | None) -> str:
+    """Return seconds as milliseconds: ``"8.1 ms"``; a dash if they were not measured."""
+    return "-" if seconds is None else f"{seconds * 1000:.1f} ms"

@@ -1,14 +1,17 @@
-"""The Celery app of the demo's workers: one task with a limit, one without.
+"""The Celery app of the demo: one task with a limit, one without.
 
-The workers append events to a list on the server: ``ready``, ``delivered <task id>``,
-``limited <sent> <started>`` and ``plain <sent> <started>``. Times are of the monotonic clock, which
-all processes of a machine share.
+The demo makes it to send tasks; a worker is ``python -m`` this module, with the arguments of
+:func:`make_app` in its environment. Workers append events to a list on the server: ``ready``,
+``delivered <task id>``, ``limited <sent> <started>`` and ``plain <sent> <started>``. Times are of
+the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
-from functools import cache
 from typing import Any
 
 import redis
@@ -16,49 +19,66 @@ from celery import Celery
 from celery.signals import task_received, worker_ready
 
 from celery_throttle import Throttle
-from celery_throttle.cli.demo.setup import LIMIT, Setup
+
+#: The name of the limit.
+LIMIT = "demo"
+
+#: The environment variable of a worker. The URL in it may hold a password.
+VARIABLE = "THROTTLE_DEMO"
 
 #: Seconds after which the events expire, if the demo cannot delete them.
 EVENTS_TTL_SECONDS = 600
 
-setup = Setup.from_environment()
-app = Celery("demo")
-setup.configure(app)
-throttle = Throttle(app, {LIMIT: setup.limit}, url=setup.url, prefix=setup.prefix)
+
+def key_prefix(name: str) -> str:
+    """Return the prefix of all keys of a demo on its server."""
+    return f"{{{name}}}"
 
 
-@app.task(name="limited", throttle=LIMIT)
-def limited(sent: float) -> None:
-    """A task under the limit; ``sent``: when it was sent."""
-    record_event("limited", sent, time.monotonic())
+def events_key(name: str) -> str:
+    """Return the key of the events of the workers."""
+    return f"{key_prefix(name)}:events"
 
 
-@app.task(name="plain")
-def plain(sent: float) -> None:
-    """A task without a limit; ``sent``: when it was sent."""
-    record_event("plain", sent, time.monotonic())
+def make_app(url: str, name: str, limit: str) -> Celery:
+    """Return the app of the demo of this name; ``url``: of the broker and the limits."""
+    app = Celery(name, set_as_current=False)
+    app.conf.update(
+        broker_url=url,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"global_keyprefix": f"{key_prefix(name)}:broker:"},
+        task_default_queue=name,
+        task_ignore_result=True,
+        worker_enable_remote_control=False,
+    )
+    Throttle(app, {LIMIT: limit}, url=url, prefix=key_prefix(name))
+    client = redis.Redis.from_url(url)
+
+    def record_event(*words: str | float) -> None:
+        with client.pipeline(transaction=False) as pipe:
+            pipe.rpush(events_key(name), " ".join(map(str, words)))
+            pipe.expire(events_key(name), EVENTS_TTL_SECONDS)
+            pipe.execute()
+
+    @app.task(name="limited", throttle=LIMIT, shared=False)
+    def limited(sent: float) -> None:
+        record_event("limited", sent, time.monotonic())
+
+    @app.task(name="plain", shared=False)
+    def plain(sent: float) -> None:
+        record_event("plain", sent, time.monotonic())
+
+    @task_received.connect(weak=False)
+    def received(request: Any, **_: Any) -> None:
+        if request.name == "limited":
+            record_event("delivered", request.id)
+
+    @worker_ready.connect(weak=False)
+    def ready(**_: Any) -> None:
+        record_event("ready")
+
+    return app
 
 
-@task_received.connect
-def _received(request: Any, **_: Any) -> None:
-    if request.name == limited.name:
-        record_event("delivered", request.id)
-
-
-@worker_ready.connect
-def _ready(**_: Any) -> None:
-    record_event("ready")
-
-
-def record_event(*words: str | float) -> None:
-    """Append an event."""
-    with _client().pipeline(transaction=False) as pipe:
-        pipe.rpush(setup.events, " ".join(map(str, words)))
-        pipe.expire(setup.events, EVENTS_TTL_SECONDS)
-        pipe.execute()
-
-
-@cache
-def _client() -> redis.Redis:
-    """Return the connection of this process. First used after the fork, it is not shared."""
-    return redis.Redis.from_url(setup.url)
+if __name__ == "__main__":
+    make_app(*json.loads(os.environ[VARIABLE])).worker_main(sys.argv[1:])

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from celery_throttle.cli.simulation import SimulationError
-from celery_throttle.cli.simulation.times import NUMBER, TimeForm, format_time, parse_time
+from celery_throttle.cli.shared.exit_codes import CommandError
 from celery_throttle.errors import CostError, shown
 from celery_throttle.limits.cost import Cost, to_millionths
-from celery_throttle.limits.duration import UNITS
+from celery_throttle.limits.duration import MAX_EXACT, MICROSECONDS, UNITS
 
 #: The most arrivals of a trace.
 MAX_ARRIVALS = 1_000_000
@@ -23,14 +26,30 @@ MAX_ARRIVALS = 1_000_000
 #: The name of standard input.
 STDIN = "-"
 
+#: The columns of a file: time and cost.
 _COLUMNS = 2
+
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_DATE = re.compile(
+    r"(?:(\d{4}-\d\d-\d\d)[T ])?(\d?\d:\d\d)(:\d\d)?(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class TimeForm(Enum):
+    """The form of a time."""
+
+    SECONDS = "seconds"
+    CLOCK = "times of a day"
+    DATE = "dates"
 
 
 class Arrival(NamedTuple):
-    """One request: its time, in microseconds since the epoch or any other zero, and its cost."""
+    """One request."""
 
-    time: int
+    time: int  #: microseconds since the epoch or any other zero
     cost: Cost = 1
+    form: TimeForm = TimeForm.SECONDS  #: of the time, as it was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +57,24 @@ class Trace:
     """Arrivals in the order of their times."""
 
     name: str  #: the text of the user
-    arrivals: tuple[Arrival, ...]  #: at least one
-    form: TimeForm = TimeForm.SECONDS
+    arrivals: tuple[Arrival, ...]  #: at least one; all times have the same form
 
     @classmethod
-    def of(
-        cls, name: str, arrivals: Iterable[Arrival], forms: Iterable[TimeForm] = (TimeForm.SECONDS,)
-    ) -> Trace:
-        """Return the trace of arrivals, in any order, whose times have these forms.
+    def of(cls, name: str, arrivals: Iterable[Arrival]) -> Trace:
+        """Return the trace of arrivals, in any order.
 
         Raises:
-            SimulationError: there are no arrivals, or too many, or several forms.
+            CommandError: there are no arrivals, or too many, or times of several forms.
         """
-        ordered = sorted(arrivals, key=lambda arrival: arrival.time)
+        ordered = sorted(islice(arrivals, MAX_ARRIVALS + 1), key=lambda arrival: arrival.time)
         if not ordered:
-            raise SimulationError(f"{shown(name)} holds no arrival; allowed: one or more")
-        check_count(len(ordered), name)
-        found = sorted({form.value for form in forms})
-        if len(found) > 1:
-            raise SimulationError(
-                f"{shown(name)} mixes {' and '.join(found)}; allowed: one of them"
-            )
-        return cls(name, tuple(ordered), TimeForm(found[0]))
+            raise CommandError(f"{shown(name)} holds no arrival; allowed: one or more")
+        if len(ordered) > MAX_ARRIVALS:
+            raise CommandError(f"{shown(name)} has too many arrivals; allowed: {MAX_ARRIVALS:,}")
+        forms = sorted({arrival.form.value for arrival in ordered})
+        if len(forms) > 1:
+            raise CommandError(f"{shown(name)} mixes {' and '.join(forms)}; allowed: one of them")
+        return cls(name, tuple(ordered))
 
     @property
     def span(self) -> int:
@@ -74,32 +89,57 @@ class Trace:
 
     def format_time(self, us: int) -> str:
         """Format a time in the form of this trace."""
-        return format_time(us, self.form)
+        form = self.arrivals[0].form
+        if form is TimeForm.SECONDS:
+            return format_seconds(us)
+        text = (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat()
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        return f"{text}Z" if form is TimeForm.DATE else text.partition("T")[2]
 
 
-def check_count(count: int, name: str) -> None:
-    """Raise SimulationError if a trace would have too many arrivals."""
-    if count > MAX_ARRIVALS:
-        raise SimulationError(
-            f"{shown(name)} has {count:,} arrivals; allowed: at most {MAX_ARRIVALS:,}"
+def format_seconds(us: int) -> str:
+    """Format microseconds as seconds, exactly: ``"1.5"``."""
+    return f"{Decimal(us) / MICROSECONDS:f}"
+
+
+def parse_time(text: str) -> tuple[int, TimeForm]:
+    """Parse ``"61.5"``, ``"12:01:05"`` or ``"2026-07-01T09:30:00Z"``; return microseconds and form.
+
+    A time of day counts from midnight. A date and time (ISO 8601) counts from 1970, and is in UTC
+    if it names no zone.
+
+    Raises:
+        CommandError: the text has another form, or is not from 1970 to 2112.
+    """
+    if _NUMBER.fullmatch(text):
+        us, form = int((Decimal(text) * MICROSECONDS).to_integral_value()), TimeForm.SECONDS
+    elif match := _DATE.fullmatch(text):
+        date, minutes, seconds, fraction, zone = match.groups()
+        form = TimeForm.DATE if date else TimeForm.CLOCK
+        at = f"{date or '1970-01-01'}T{minutes:0>5}{seconds or ':00'}"
+        try:
+            since = datetime.fromisoformat(f"{at}{(zone or 'Z').replace('Z', '+00:00')}") - _EPOCH
+        except ValueError as error:
+            raise CommandError(f"{shown(text)} is no date and time: {error}") from None
+        us = since // timedelta(microseconds=1) + int(Decimal(fraction or 0) * MICROSECONDS)
+    else:
+        raise CommandError(
+            f"{shown(text)} is no time; allowed: seconds, such as '61.5', a time of a day, such as "
+            "'12:01:05', or a date and time, such as '2026-07-01T09:30:00Z'"
         )
+    if not 0 <= us <= MAX_EXACT:
+        raise CommandError(
+            f"time {shown(text)} is out of range; allowed: 0 to {MAX_EXACT // MICROSECONDS} "
+            "seconds, which is from 1970 to 2112"
+        )
+    return us, form
 
 
 def parse_cost(text: str) -> Cost:
-    """Parse a cost: a number above 0, whole or not; 1 if the text is empty.
-
-    Raises:
-        SimulationError: it is not a cost.
-    """
-    if not text:
-        return 1
-    number = Decimal(text) if NUMBER.fullmatch(text) else None
-    try:
-        to_millionths(text if number is None else number)  # type: ignore[arg-type]  # it rejects text
-    except CostError as error:
-        raise SimulationError(str(error)) from None
-    assert number is not None  # noqa: S101  # to_millionths() rejects text
-    return int(number) if number == number.to_integral_value() else number
+    """Parse a cost: a number above 0, whole or not; raise CostError if it is none."""
+    cost: Any = Decimal(text) if _NUMBER.fullmatch(text) else text
+    to_millionths(cost)  # rejects text
+    return int(cost) if cost % 1 == 0 else Decimal(cost)
 
 
 def read(name: str) -> Trace:
@@ -109,19 +149,17 @@ def read(name: str) -> Trace:
     ``time``. Rows may come in any order. Blank lines and those that begin with ``#`` are skipped.
 
     Raises:
-        SimulationError: the file cannot be read, or a row is wrong; the message names its line.
+        CommandError: the file cannot be read, or a row is wrong; the message names its line.
     """
     stdin: TextIO = sys.stdin
     try:
         with nullcontext(stdin) if name == STDIN else Path(name).open(encoding="utf-8-sig") as file:
-            rows = list(_rows(file, name))
+            return Trace.of(name, _rows(file, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SimulationError(f"{shown(name)} cannot be read: {error}") from None
-    forms = [form for _, form in rows] or [TimeForm.SECONDS]
-    return Trace.of(name, (arrival for arrival, _ in rows), forms)
+        raise CommandError(f"{shown(name)} cannot be read: {error}") from None
 
 
-def _rows(file: TextIO, name: str) -> Iterator[tuple[Arrival, TimeForm]]:
+def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
     may_be_head, swapped = True, False
     reader = csv.reader(file, skipinitialspace=True)
     for row in reader:
@@ -134,15 +172,15 @@ def _rows(file: TextIO, name: str) -> Iterator[tuple[Arrival, TimeForm]]:
             continue
         try:
             yield _arrival(cells[::-1] if swapped else cells)
-        except SimulationError as error:
-            raise SimulationError(
-                f"line {reader.line_num} of {shown(name)}: {error.message}; "
+        except (CommandError, CostError) as error:
+            raise CommandError(
+                f"line {reader.line_num} of {shown(name)}: {error}; "
                 "a row is a time and, if you like, a cost"
             ) from None
 
 
-def _arrival(cells: list[str]) -> tuple[Arrival, TimeForm]:
+def _arrival(cells: list[str]) -> Arrival:
     if len(cells) > _COLUMNS:
-        raise SimulationError(f"{shown(','.join(cells))} has {len(cells)} columns")
+        raise CommandError(f"{shown(','.join(cells))} has {len(cells)} columns")
     time, form = parse_time(cells[0])
-    return Arrival(time, parse_cost(cells[1] if cells[1:] else "")), form
+    return Arrival(time, parse_cost(cells[1]) if cells[1:] and cells[1] else 1, form)

@@ -9,14 +9,14 @@ import click
 
 from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_table
 from celery_throttle.cli.shared.exit_codes import ExitCode
-from celery_throttle.cli.shared.options import json_option, key_argument, limit_argument
+from celery_throttle.cli.shared.options import json_option, most_option, takes_ref
 from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import clock, pause_text, sentence, zone
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status.tasks import read_waiting_tasks
 from celery_throttle.observe.status_text import age, limit_text, ref_text, task_text
-from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.task_values import TaskStatus, WaitingTask
 from celery_throttle.observe.text import count
 
 
@@ -70,50 +70,31 @@ def _explain_line(status: TaskStatus) -> Iterator[str]:
 
 
 @click.command()
-@limit_argument
-@key_argument
+@takes_ref()
 @click.option("--first", type=click.IntRange(min=0), default=0, help="Number of tasks to skip.")
-@click.option(
-    "--most",
-    type=click.IntRange(1, 1000),
-    default=50,
-    show_default=True,
-    help="Number of tasks to list.",
-)
+@most_option(50, "tasks")
 @json_option
 @pass_target
-def waiting(
-    target: Target, limit: str, key: str | None, *, first: int, most: int, as_json: bool
-) -> None:
+def waiting(target: Target, ref: LimitRef, *, first: int, most: int, as_json: bool) -> None:
     """List the tasks that wait at a limit.
 
     With KEY, lists only the tasks that wait at this key. The tasks are listed line by line.
     """
-    ref, throttle = LimitRef(limit, key), target.throttle
-    page = throttle.run_plan(
-        read_waiting_tasks(throttle.observer, ref, throttle.task_name, first, most)
-    )
+    throttle = target.throttle
+    plan = read_waiting_tasks(throttle.observer, ref, throttle.task_name, first, most)
+    page = throttle.run_plan(plan)
     tasks = tuple(replace(task, queue=target.queue_name(task.queue)) for task in page.tasks)
-    page = replace(page, tasks=tasks)
     if as_json:
-        echo_json(page)
-        return
-    if not page.tasks:
+        echo_json(replace(page, tasks=tasks))
+    elif not tasks:
         click.echo(f"{count(page.waiting, 'task')} at {ref_text(ref)}.")
-        return
-    rows = [
-        Row(
-            (
-                task.task_id,
-                task.task or "-",
-                task.queue,
-                "-" if task.key is None else format_key(task.key),
-                age(task.waited),
-            )
-        )
-        for task in page.tasks
-    ]
-    echo_table(Table(("task id", "task", "queue", "key", ">waited"), rows, flexible=1))
-    end = first + len(rows)
-    more = "" if page.next is None else f"; the next with --first {page.next}"
-    click.echo(f"\nTasks {first + 1:,} to {end:,} of {page.waiting:,}{more}")
+    else:
+        head = ("task id", "task", "queue", "key", ">waited")
+        echo_table(Table(head, [_row(task) for task in tasks], flexible=1))
+        more = "" if page.next is None else f"; the next with --first {page.next}"
+        click.echo(f"\nTasks {first + 1:,} to {first + len(tasks):,} of {page.waiting:,}{more}")
+
+
+def _row(task: WaitingTask) -> Row:
+    key = "-" if task.key is None else format_key(task.key)
+    return Row((task.task_id, task.task or "-", task.queue, key, age(task.waited)))

@@ -1,29 +1,74 @@
-"""``web``: serves a page of all limits for a browser."""
+"""``metrics`` and ``web``: serve metrics for Prometheus, and a page for a browser."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
-from celery_throttle.cli.serve.listening import http_url, listening_errors
+from celery_throttle.cli.shared.console import interruption
+from celery_throttle.cli.shared.exit_codes import CommandError
+from celery_throttle.cli.shared.options import Decorator
 from celery_throttle.cli.shared.target import Target, pass_target
-from celery_throttle.errors import require_extra, shown
+from celery_throttle.errors import StoreError, require_extra
+from celery_throttle.observe.status.stored import read_names
 
 _PASSWORD_VARIABLE = "THROTTLE_WEB_PASSWORD"  # noqa: S105  # not a password, but its variable
 
 
+def _port_option(default: int) -> Decorator:
+    return click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=default,
+        show_default=True,
+        help="Port to listen on; 0 for any free port.",
+    )
+
+
 @click.command()
+@_port_option(9808)
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=5556,
+    "--host",
+    default="0.0.0.0",  # noqa: S104  # Prometheus usually runs on another machine
     show_default=True,
-    help="Port to listen on; 0 for any free port.",
+    help="Address to listen on; 127.0.0.1 for this machine only.",
 )
+@click.option(
+    "--limits",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="The most limits to show, by name.",
+)
+@pass_target
+def metrics(target: Target, port: int, host: str, limits: int) -> None:
+    """Serve metrics for Prometheus, until Ctrl-C.
+
+    Each scrape reads the server that keeps the limits, so one process serves the metrics of the
+    whole fleet. Needs the extra metrics.
+    """
+    with require_extra("prometheus_client", "the command metrics", "metrics"):
+        from celery_throttle.observe.metrics.prometheus import start_server  # noqa: PLC0415  # an extra
+    limiter = target.limiter
+    with suppress(StoreError):  # the page shows it
+        limiter.run_plan(read_names(limiter.observer))
+    with _listening_errors(host, port):
+        server = start_server(limiter, port, host, max_limits=limits)
+    with interruption(signal.SIGINT, signal.SIGTERM) as interrupted:
+        click.echo(f"Serving metrics on {http_url(host, server.server_port, '/metrics')}")
+        interrupted.wait()
+    server.shutdown()
+    server.server_close()
+
+
+@click.command()
+@_port_option(5556)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -72,12 +117,8 @@ def web(
             f"{_PASSWORD_VARIABLE}, or listen on 127.0.0.1"
         )
     names = [name.strip() for name in actions.split(",") if name.strip()]
-    for name in {*names} - {*ACTIONS, "all"}:
-        raise click.UsageError(
-            f"--actions: {shown(name)} is unknown; allowed: all, or a list of {', '.join(ACTIONS)}"
-        )
     allowed = ACTIONS if "all" in names else names
-    with listening_errors(host, port):
+    with _listening_errors(host, port):
         server = make_server(
             target.limiter, host, port, password, allowed, show_arguments=show_arguments
         )
@@ -92,22 +133,40 @@ def _read_password(file: Path | None) -> str:
     if file is None:
         return os.environ.get(_PASSWORD_VARIABLE, "")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with file.open(encoding="utf-8") as lines:
+            password = lines.readline().rstrip("\n")
     except OSError as error:
         raise click.UsageError(f"--password-file {file}: {error.strerror}") from None
     except UnicodeError:
         raise click.UsageError(f"--password-file {file} is not UTF-8") from None
-    if not lines or not lines[0]:
+    if not password:
         raise click.UsageError(
             f"--password-file {file}: its first line is empty; allowed: a password"
         )
-    return lines[0]
+    return password
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@contextmanager
+def _listening_errors(host: str, port: int) -> Iterator[None]:
+    """Context for the start of a server.
+
+    Raises:
+        CommandError: it cannot listen.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+
+
+def http_url(host: str, port: int, path: str) -> str:
+    """Return the address of a page; that of an IPv6 host is in brackets."""
+    shown_host = f"[{host}]" if ":" in host else host
+    return f"http://{shown_host}:{port}{path}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from celery_throttle.cli.shared.console import confirm, echo_json
+from celery_throttle.cli.shared.console import confirm, echo_json, echo_result
 from celery_throttle.cli.shared.exit_codes import ExitCode
 from celery_throttle.cli.shared.options import author_options, json_option, yes_option
-from celery_throttle.cli.shared.preview import preview_text
 from celery_throttle.cli.shared.target import Target, find_target, pass_target
+from celery_throttle.cli.shared.text import preview_text
 from celery_throttle.errors import RulesError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
@@ -21,11 +21,11 @@ from celery_throttle.limits.rules.diff import Change, diff_rules
 from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.file import load_rules
 from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status.definitions import definitions_in_force, limits_below_rules
 from celery_throttle.observe.status.preview import preview_definition
 from celery_throttle.observe.status.rules import read_rules_in_force
 from celery_throttle.observe.text import count
-from celery_throttle.observe.values import Preview
 from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -52,11 +52,9 @@ def check(ctx: click.Context, file: str, *, as_json: bool) -> None:
         echo_json({"file": file, "mistakes": mistakes})
         ctx.exit(ExitCode.FAILED)
     sizes = {"limit": len(rules.limits), "weight": len(rules.weights), "route": len(rules.routes)}
-    if as_json:
-        echo_json({"file": file, "mistakes": []})
-    else:
-        found = ", ".join(count(size, noun) for noun, size in sizes.items())
-        click.echo(f"{file}: no mistakes; {found}.")
+    sizes_text = ", ".join(count(size, noun) for noun, size in sizes.items())
+    result = {"file": file, "mistakes": []}
+    echo_result(result, f"{file}: no mistakes; {sizes_text}.", as_json=as_json)
 
 
 def _code_limits(ctx: click.Context) -> Mapping[str, Limits] | None:
@@ -76,12 +74,11 @@ def diff(ctx: click.Context, file: str, *, as_json: bool) -> None:
     nothing.
     """
     throttle = find_target(ctx).throttle
-    rules = load_rules(file, _code_limits(ctx))
-    changes, previews = _compare(throttle, rules)
+    result = _compare(throttle, file, load_rules(file, _code_limits(ctx)))
     if as_json:
-        echo_json({"file": file, "changes": changes, "previews": previews})
+        echo_json(result)
     else:
-        _show_changes(file, changes, previews)
+        _show_changes(result)
 
 
 @click.command()
@@ -90,15 +87,7 @@ def diff(ctx: click.Context, file: str, *, as_json: bool) -> None:
 @yes_option
 @json_option
 @click.pass_context
-def apply(
-    ctx: click.Context,
-    file: str,
-    reason: str | None,
-    by: str | None,
-    *,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def apply(ctx: click.Context, /, file: str, *, yes: bool, as_json: bool, **author: Any) -> None:
     """Put a rules file in force now.
 
     The rules stay in force until the rules file of a worker changes (throttle_rules), or another
@@ -106,23 +95,20 @@ def apply(
     """
     throttle = find_target(ctx).throttle
     rules = load_rules(file, _code_limits(ctx))
-    changes, previews = _compare(throttle, rules)
+    result = _compare(throttle, file, rules)
     if not as_json:
-        _show_changes(file, changes, previews)
-    confirm("Put these rules in force?", yes=yes or not changes)
-    apply_rules(throttle, rules, file, by=by, reason=reason)
-    if as_json:
-        echo_json({"file": file, "changes": changes, "previews": previews})
-    else:
-        click.echo(f"{file} is in force.")
+        _show_changes(result)
+    confirm("Put these rules in force?", yes=yes or not result["changes"])
+    apply_rules(throttle, rules, file, **author)
+    echo_result(result, f"{file} is in force.", as_json=as_json)
 
 
-def _compare(throttle: AppLimits, rules: Rules) -> tuple[list[dict[str, Any]], dict[str, Preview]]:
+def _compare(throttle: AppLimits, file: str, rules: Rules) -> dict[str, Any]:
     """Return the changes to the rules in force, and a preview for each limit whose tasks wait."""
     observer = throttle.observer
-    found = diff_rules(throttle.run_plan(read_rules_in_force(observer)), rules)
+    changes = diff_rules(throttle.run_plan(read_rules_in_force(observer)), rules)
     previews = {}
-    for change in found:
+    for change in changes:
         ref = change.subject
         if change.what == "limit" and isinstance(ref, LimitRef):
             below = throttle.run_plan(limits_below_rules(observer, ref))
@@ -132,30 +118,23 @@ def _compare(throttle: AppLimits, rules: Rules) -> tuple[list[dict[str, Any]], d
             preview = throttle.run_plan(preview_definition(observer, ref, new))
             if preview.waiting:
                 previews[Keys.field(ref)] = preview
-    return [_change_fields(change) for change in found], previews
+    fields = [
+        {**to_json(change), "subject": _subject(change), "text": str(change)} for change in changes
+    ]
+    return {"file": file, "changes": fields, "previews": previews}
 
 
-def _change_fields(change: Change) -> dict[str, Any]:
-    subject = change.subject if isinstance(change.subject, str) else Keys.field(change.subject)
-    return {
-        "kind": change.kind,
-        "what": change.what,
-        "subject": subject,
-        "old": change.old,
-        "new": change.new,
-        "text": str(change),
-    }
+def _subject(change: Change) -> str:
+    return change.subject if isinstance(change.subject, str) else Keys.field(change.subject)
 
 
-def _show_changes(
-    file: str, changes: Sequence[Mapping[str, Any]], previews: Mapping[str, Preview]
-) -> None:
-    if not changes:
-        click.echo(f"{file} changes nothing: these rules are in force.")
-    for change in changes:
+def _show_changes(result: Mapping[str, Any]) -> None:
+    if not result["changes"]:
+        click.echo(f"{result['file']} changes nothing: these rules are in force.")
+    for change in result["changes"]:
         click.echo(change["text"])
-        if change["what"] == "limit" and change["subject"] in previews:
-            click.echo(f"  {preview_text(previews[change['subject']])}")
+        if change["what"] == "limit" and change["subject"] in result["previews"]:
+            click.echo(f"  {preview_text(result['previews'][change['subject']])}")
 
 
 @click.command()
@@ -166,16 +145,17 @@ def dump(target: Target, *, as_json: bool) -> None:
 
     The output has all limits and weights of names and keys, and the routes of the app.
     """
-    limits, weights = target.throttle.run_plan(definitions_in_force(target.throttle.observer))
-    written = target.throttle.settings.routes if target.has_app else {}
-    routes = {task: [spec] if isinstance(spec, str) else [*spec] for task, spec in written.items()}
+    throttle = target.throttle
+    limits, weights = throttle.run_plan(definitions_in_force(throttle.observer))
     # Those of the rules file go before those of the code.
-    of_file = target.throttle.run_plan(read_rules_in_force(target.throttle.observer)).routes
-    of_code = {task: spec for task, spec in routes.items() if task not in of_file}
-    routes = {**{task: [*spec] for task, spec in of_file.items()}, **of_code}
-    text = dump_rules(limits, weights, routes)
+    of_file = throttle.run_plan(read_rules_in_force(throttle.observer)).routes
+    of_code = throttle.settings.routes if target.has_app else {}
+    routes = {
+        task: [spec] if isinstance(spec, str) else [*spec]
+        for task, spec in {**of_file, **of_code, **of_file}.items()
+    }
     if not as_json:
-        click.echo(text, nl=False)
+        click.echo(dump_rules(limits, weights, routes), nl=False)
         return
     echo_json(
         {
