@@ -16,33 +16,19 @@ import click
 from celery_throttle.cli.shared.exit_codes import as_click_error
 from celery_throttle.errors import ThrottleError
 
-#: The module of each command, in the order of the help.
-_COMMANDS = {
-    "ls": "status",
-    "show": "details",
-    "why": "tasks",
-    "waiting": "tasks",
-    "top": "status",
-    "pause": "limits",
-    "resume": "limits",
-    "define": "limits",
-    "undefine": "limits",
-    "reset": "limits",
-    "drain": "removal",
-    "move": "removal",
-    "drop": "removal",
-    "purge": "removal",
-    "fanouts": "fan_outs",
-    "fanout": "fan_outs",
-    "history": "history",
-    "report": "history",
-    "metrics": "serve",
-    "web": "serve",
-    "check": "rules",
-    "diff": "rules",
-    "apply": "rules",
-    "dump": "rules",
+#: The commands of each module, in the order of the help.
+_MODULES = {
+    "status": ("ls", "top"),
+    "details": ("show",),
+    "tasks": ("why", "waiting"),
+    "limits": ("pause", "resume", "define", "undefine", "reset"),
+    "removal": ("drain", "move", "drop", "purge"),
+    "fan_outs": ("fanouts", "fanout"),
+    "history": ("history", "report"),
+    "serve": ("metrics", "web"),
+    "rules": ("check", "diff", "apply", "dump"),
 }
+_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 

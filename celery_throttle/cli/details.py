@@ -24,7 +24,7 @@ from celery_throttle.observe.status_text import (
     waiting_tasks_text,
 )
 from celery_throttle.observe.text import count, format_seconds
-from celery_throttle.observe.values import LimitDetails, LimitStatus
+from celery_throttle.observe.values import LimitDetails, LimitStatus, Pause, QueueStatus
 
 #: Holders of slots that are shown.
 _MAX_SHOWN_SLOTS = 10
@@ -51,16 +51,18 @@ def show(target: Target, ref: LimitRef, *, as_json: bool) -> None:
 def _details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
     """Return the names and values of ``show``; the value is empty if there is nothing to say."""
     of_all = " (all keys)" if status.key is not None else ""  # the server counts by limit
+    oldest = "" if status.oldest is None else f"; the oldest for {age(status.oldest)}"
+    used = [*map(usage_text, status.usage), *(["each key has its own"] if status.has_keys else [])]
     return [
         ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
         ("origin", _origin(status)),
         ("weight", str(status.weight)),
-        ("used", _used(status)),
-        ("waiting", _waiting(status)),
+        ("used", "\n".join(used)),
+        ("waiting", f"{waiting_tasks_text(status)}{oldest}"),
         ("runnable", f"{status.runnable:,}"),
         ("done by", _done_by(status)),
-        ("paused", _pauses(status)),
-        ("queues", _queues(status)),
+        ("paused", "\n".join(map(_pause, status.pauses)) or "no"),
+        ("queues", "\n".join(map(_queue, status.queues))),
         ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in status.top_keys)),
         ("paused keys", _paused_keys(status)),
         ("slots", _slots(status)),
@@ -76,16 +78,6 @@ def _origin(status: LimitStatus) -> str:
     return f"{origin_text(status.origin)} (in force since {clock(status.origin.since)} {zone()})"
 
 
-def _used(status: LimitStatus) -> str:
-    of_keys = ["each key has its own"] if status.has_keys else []
-    return "\n".join([*map(usage_text, status.usage), *of_keys])
-
-
-def _waiting(status: LimitStatus) -> str:
-    oldest = "" if status.oldest is None else f"; the oldest for {age(status.oldest)}"
-    return f"{waiting_tasks_text(status)}{oldest}"
-
-
 def _done_by(status: LimitStatus) -> str:
     forecast, cause = status.forecast, end_cause(status)
     if not status.waiting:
@@ -97,20 +89,14 @@ def _done_by(status: LimitStatus) -> str:
     return f"{at}in {format_seconds(forecast.seconds)}{separator if cause else ''}{cause}"
 
 
-def _pauses(status: LimitStatus) -> str:
-    lines = []
-    for pause in status.pauses:
-        since = "" if pause.since is None else f" (since {clock(pause.since)})"
-        lines.append(f"{pause_text(pause)}{since}")
-    return "\n".join(lines) or "no"
+def _pause(pause: Pause) -> str:
+    since = "" if pause.since is None else f" (since {clock(pause.since)})"
+    return pause_text(pause) + since
 
 
-def _queues(details: LimitDetails) -> str:
-    return "\n".join(
-        f"{queue.name}: {count(queue.waiting, 'task')}"
-        f"{'' if queue.consumed else '; no live worker consumes it'}"
-        for queue in details.queues
-    )
+def _queue(queue: QueueStatus) -> str:
+    consumed = "" if queue.consumed else "; no live worker consumes it"
+    return f"{queue.name}: {count(queue.waiting, 'task')}{consumed}"
 
 
 def _paused_keys(details: LimitDetails) -> str:

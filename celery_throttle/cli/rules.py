@@ -10,12 +10,11 @@ import click
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result
 from celery_throttle.cli.shared.exit_codes import ExitCode
 from celery_throttle.cli.shared.options import author_options, json_option, yes_option
-from celery_throttle.cli.shared.target import Target, find_target, pass_target
+from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.cli.shared.text import preview_text
 from celery_throttle.errors import RulesError
 from celery_throttle.limiter.rules import apply_rules
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import format_limits
 from celery_throttle.limits.rules.diff import Change, diff_rules
 from celery_throttle.limits.rules.dump import dump_rules
@@ -35,46 +34,39 @@ file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=Fal
 @click.command()
 @file_argument
 @json_option
-@click.pass_context
-def check(ctx: click.Context, file: str, *, as_json: bool) -> None:
+@pass_target
+def check(target: Target, file: str, *, as_json: bool) -> None:
     """Check a rules file.
 
     Reports every mistake with its line. This needs no server. With an app, the file may refer to
     limits that only the code defines.
     """
-    code = _code_limits(ctx)
     try:
-        rules = load_rules(file, code)
+        rules = load_rules(file, target.code_limits)
     except RulesError as error:
         if not as_json:
             raise
         mistakes = [{"line": line, "text": text} for line, text in error.mistakes]
         echo_json({"file": file, "mistakes": mistakes})
-        ctx.exit(ExitCode.FAILED)
+        click.get_current_context().exit(ExitCode.FAILED)
     sizes = {"limit": len(rules.limits), "weight": len(rules.weights), "route": len(rules.routes)}
     sizes_text = ", ".join(count(size, noun) for noun, size in sizes.items())
     result = {"file": file, "mistakes": []}
     echo_result(result, f"{file}: no mistakes; {sizes_text}.", as_json=as_json)
 
 
-def _code_limits(ctx: click.Context) -> Mapping[str, Limits] | None:
-    """Return the limits of the app's code; None without an app."""
-    has_app = "url" not in ctx.find_root().params
-    return find_target(ctx).throttle.code_limits if has_app else None
-
-
 @click.command()
 @file_argument
 @json_option
-@click.pass_context
-def diff(ctx: click.Context, file: str, *, as_json: bool) -> None:
+@pass_target
+def diff(target: Target, file: str, *, as_json: bool) -> None:
     """Show what a rules file would change.
 
     Compares the file with the rules in force, and shows the effect on waiting tasks. Changes
     nothing.
     """
-    throttle = find_target(ctx).throttle
-    result = _compare(throttle, file, load_rules(file, _code_limits(ctx)))
+    throttle = target.throttle
+    result = _compare(throttle, file, load_rules(file, target.code_limits))
     if as_json:
         echo_json(result)
     else:
@@ -86,15 +78,15 @@ def diff(ctx: click.Context, file: str, *, as_json: bool) -> None:
 @author_options
 @yes_option
 @json_option
-@click.pass_context
-def apply(ctx: click.Context, /, file: str, *, yes: bool, as_json: bool, **author: Any) -> None:
+@pass_target
+def apply(target: Target, file: str, *, yes: bool, as_json: bool, **author: Any) -> None:
     """Put a rules file in force now.
 
     The rules stay in force until the rules file of a worker changes (throttle_rules), or another
     file is applied.
     """
-    throttle = find_target(ctx).throttle
-    rules = load_rules(file, _code_limits(ctx))
+    throttle = target.throttle
+    rules = load_rules(file, target.code_limits)
     result = _compare(throttle, file, rules)
     if not as_json:
         _show_changes(result)

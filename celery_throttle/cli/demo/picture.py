@@ -6,8 +6,9 @@ limit. In a terminal, they have 80 by 24 characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,9 +16,10 @@ from celery_throttle.cli.demo.record import PLAIN_TASKS_PER_SECOND, Record
 from celery_throttle.cli.demo.run import PROCESSES, WORKERS
 from celery_throttle.cli.shared import charts
 from celery_throttle.cli.shared.charts import Chart, bar_rows
+from celery_throttle.cli.shared.text import format_figure
 
-#: Columns of the labels at the left, and of the widest charts.
-GUTTER, MAX_COLUMNS = 7, 103
+#: Columns of the widest picture, and of the labels at its left.
+MAX_WIDTH, GUTTER = 110, 7
 
 #: The rows of each chart.
 _ROWS = (8, 3, 3)
@@ -26,7 +28,7 @@ _ROWS = (8, 3, 3)
 _MIN_TOP_MS = 20.0
 
 
-def intro(record: Record) -> str:
+def _intro(record: Record) -> str:
     """Return what the demo shows."""
     return (
         f"{record.tasks} tasks share a limit of {record.limit}, "
@@ -36,14 +38,14 @@ def intro(record: Record) -> str:
 
 def picture(record: Record, width: int) -> Iterator[str]:
     """Yield the lines of a picture for a terminal of this width."""
-    columns = max(1, min(width - GUTTER, MAX_COLUMNS))
+    columns = max(1, min(width, MAX_WIDTH) - GUTTER)
     status = "starting a server and the workers"
     if record.ended:
         status = f"finished in {record.now:.1f} s"
     elif record.server:
         status = f"running on {record.server}   Ctrl-C ends it"
     yield _ends("celery_throttle", status, GUTTER + columns)
-    yield intro(record)
+    yield _intro(record)
     yield f"All are in one queue, for {WORKERS} workers with {PROCESSES} processes each."
     for chart, rows in zip(_charts(record, columns), _ROWS, strict=True):
         yield " " * GUTTER + _ends(chart.title, chart.note, columns)
@@ -55,15 +57,42 @@ def picture(record: Record, width: int) -> Iterator[str]:
     yield f"{' ' * GUTTER}0 s{end:>{max(0, columns - 3)}}"
 
 
+def figure_pairs(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the figures of a run in words, with their names."""
+
+    def text(name: str, form: str) -> str:
+        return format_figure(figures[name], form)
+
+    ran = f"{figures['tasks_ran']} of {figures['tasks']} ran, {figures['limit']}"
+    second = f"{figures['fullest_second']} starts, {figures['fullest_second_allowed']} allowed"
+    waits = (
+        f"median {text('wait_median_s', '{:.1f} s')}, longest {text('wait_longest_s', '{:.1f} s')}"
+    )
+    return [
+        ("tasks under the limit", ran),
+        ("quota used", text("quota_used", "{:.1%}")),
+        ("fullest second", second),
+        ("broker deliveries per task", text("deliveries_per_task", "{:.2f}")),
+        ("wait under the limit", waits),
+        ("latency without a limit", f"{_latency_text(figures)}, while the others waited"),
+    ]
+
+
+def _latency_text(figures: Mapping[str, Any]) -> str:
+    seconds = (figures["plain_median_s"], figures["plain_p99_s"])
+    median, slowest = ("-" if one is None else f"{one * 1000:.1f} ms" for one in seconds)
+    return f"median {median}, p99 {slowest}"
+
+
 def save(record: Record, path: Path) -> None:
     """Draw the charts to a file."""
-    edges = [number * record.planned / MAX_COLUMNS for number in range(MAX_COLUMNS + 1)]
-    charts.save(path, _charts(record, MAX_COLUMNS), edges, f"seconds; {intro(record)}")
+    edges = [number * record.planned / MAX_WIDTH for number in range(MAX_WIDTH + 1)]
+    charts.save(path, _charts(record, MAX_WIDTH), edges, f"seconds; {_intro(record)}")
 
 
 def _charts(record: Record, columns: int) -> list[Chart]:
     """Return the charts with this number of bars."""
-    summary = record.summary()
+    figures = record.figures()
     step = record.planned / columns
     begun = min(columns, int(record.now / step) + 1)
     # A bar shows the second that ends with it, or its whole time if that is longer.
@@ -71,7 +100,7 @@ def _charts(record: Record, columns: int) -> list[Chart]:
     starts = [record.per_second(end, max(1.0, step)) for end in ends]
     now = f"{record.per_second(record.now):.0f} in the last second"
     if record.ended:
-        now = f"at most {summary.fullest_second} in one second, {record.allowed} allowed"
+        now = f"at most {record.fullest_second()} in one second, {record.allowed} allowed"
     waiting = f"{record.waiting[-1][1]} now" if record.waiting else ""
     most = f"at most {max((tasks for _, tasks in record.waiting), default=0)}"
     latencies = [(sent, round((started - sent) * 1000)) for sent, started in record.plain]
@@ -94,7 +123,7 @@ def _charts(record: Record, columns: int) -> list[Chart]:
             "Latency without a limit, in ms",
             [*_highest(latencies, step, begun), *rest],
             charts.GREEN,
-            summary.latency_text(),
+            _latency_text(figures),
             top=_MIN_TOP_MS,
         ),
     ]

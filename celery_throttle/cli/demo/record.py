@@ -9,8 +9,9 @@ import math
 from bisect import bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from celery_throttle.cli.shared.text import format_figure, percentile
+from celery_throttle.cli.shared.text import percentile
 from celery_throttle.limits.limit import Limit
 
 #: Seconds in which only plain tasks run, to show the difference.
@@ -107,64 +108,24 @@ class Record:
         end = self.starts[-1] if len(self.starts) == self.tasks else self.now
         return [started - sent for sent, started in self.plain if LEAD_SECONDS <= sent <= end]
 
-    def summary(self) -> Summary:
-        """Return the figures."""
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of the run for JSON; None for what was not measured.
+
+        Waits and latencies are the seconds from sending a task to its start.
+        """
         latencies, delivered = self.latencies(), self.delivered
-        return Summary(
-            limit=str(self.limit),
-            server=self.server,
-            tasks=self.tasks,
-            tasks_ran=len(self.starts),
-            quota_used=self.quota_used(),
-            fullest_second=self.fullest_second(),
-            fullest_second_allowed=self.allowed,
-            deliveries_per_task=delivered.total() / len(delivered) if delivered else None,
-            wait_median_s=percentile(self.waits, 0.5),
-            wait_longest_s=percentile(self.waits, 1),
-            plain_tasks=len(latencies),
-            plain_median_s=percentile(latencies, 0.5),
-            plain_p99_s=percentile(latencies, 0.99),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The figures of a run; None for what was not measured."""
-
-    limit: str
-    server: str
-    tasks: int
-    tasks_ran: int
-    quota_used: float | None  #: see :meth:`Record.quota_used`
-    fullest_second: int  #: the most starts in any one second
-    fullest_second_allowed: int  #: what the limit allows in a second: burst and rate
-    deliveries_per_task: float | None
-    wait_median_s: float | None  #: from sending a limited task to its start
-    wait_longest_s: float | None
-    plain_tasks: int  #: number of plain tasks that were sent while limited tasks waited
-    plain_median_s: float | None  #: from sending one of these to its start
-    plain_p99_s: float | None
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return the figures in words, with their names."""
-        allowed = f"{self.fullest_second} starts, {self.fullest_second_allowed} allowed"
-        waits = (
-            format_figure(one, "{:.1f} s") for one in (self.wait_median_s, self.wait_longest_s)
-        )
-        return [
-            ("tasks under the limit", f"{self.tasks_ran} of {self.tasks} ran, {self.limit}"),
-            ("quota used", format_figure(self.quota_used, "{:.1%}")),
-            ("fullest second", allowed),
-            ("broker deliveries per task", format_figure(self.deliveries_per_task, "{:.2f}")),
-            ("wait under the limit", "median {}, longest {}".format(*waits)),
-            ("latency without a limit", f"{self.latency_text()}, while the others waited"),
-        ]
-
-    def latency_text(self) -> str:
-        """Return ``"median 8.1 ms, p99 17.4 ms"``."""
-        return f"median {format_ms(self.plain_median_s)}, p99 {format_ms(self.plain_p99_s)}"
-
-
-def format_ms(seconds: float | None) -> str:
-    """Return seconds as milliseconds: ``"8.1 ms"``; a dash if they were not measured."""
-    return "-" if seconds is None else f"{seconds * 1000:.1f} ms"
+        return {
+            "limit": str(self.limit),
+            "server": self.server,
+            "tasks": self.tasks,
+            "tasks_ran": len(self.starts),
+            "quota_used": self.quota_used(),
+            "fullest_second": self.fullest_second(),
+            "fullest_second_allowed": self.allowed,
+            "deliveries_per_task": delivered.total() / len(delivered) if delivered else None,
+            "wait_median_s": percentile(self.waits, 0.5),
+            "wait_longest_s": percentile(self.waits, 1),
+            "plain_tasks": len(latencies),
+            "plain_median_s": percentile(latencies, 0.5),
+            "plain_p99_s": percentile(latencies, 0.99),
+        }

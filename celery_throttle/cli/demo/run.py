@@ -7,14 +7,12 @@ import os
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis
-from celery import Celery
 
 from celery_throttle.cli.demo.record import (
     LEAD_SECONDS,
@@ -22,11 +20,8 @@ from celery_throttle.cli.demo.record import (
     SEND_RATE_FACTOR,
     Record,
 )
-from celery_throttle.cli.demo.tasks import LIMIT, VARIABLE, events_key, key_prefix, make_app
-from celery_throttle.cli.shared.exit_codes import CommandError
+from celery_throttle.cli.demo.tasks import EVENTS, LIMIT, VARIABLE, make_app
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limit
-from celery_throttle.store.url import safe_url
 from celery_throttle.testing.processes import Process
 from celery_throttle.testing.server import server_version, start_server, wait_until
 
@@ -51,22 +46,19 @@ _WORKER_OPTIONS = (
 class Stage(NamedTuple):
     """The server and the workers of a run."""
 
-    server: str  #: name and version
     client: Any  #: of the server
-    app: Celery
+    app: Any
     workers: Sequence[Process]
 
 
-def run_demo(
-    url: str | None, record: Record, check: Callable[[], None]
-) -> Generator[None, None, None]:
+def run_demo(record: Record, check: Callable[[], None]) -> Generator[None, None, None]:
     """Run the demo of an empty record; yield at each poll, and when the demo has ended.
 
-    ``url``: of the server, None for a private one. ``check``: raises to end the demo.
+    ``check`` raises to end the demo.
     """
     yield
-    with _start(url, record.limit, check) as stage:
-        record.server = stage.server
+    with _start(str(record.limit), check) as stage:
+        record.server = server_version(stage.client)
         record.began = time.monotonic()
         end = record.began + 2 * record.planned + GRACE_SECONDS
         while not record.is_complete and time.monotonic() < end:
@@ -82,29 +74,20 @@ def run_demo(
 
 
 @contextmanager
-def _start(url: str | None, limit: Limit, check: Callable[[], None]) -> Iterator[Stage]:
+def _start(limit: str, check: Callable[[], None]) -> Iterator[Stage]:
     with ExitStack() as ends:
         root = tempfile.TemporaryDirectory(prefix="throttle-demo-", ignore_cleanup_errors=True)
         directory = Path(ends.enter_context(root))
-        server_url = url or start_server(directory, ends)
-        client: Any = ends.enter_context(redis.Redis.from_url(server_url))
-        try:
-            server = server_version(client)
-        except redis.RedisError as error:
-            raise CommandError(
-                f"the server at {safe_url(server_url)} cannot be used: {error}"
-            ) from error
-        setup = (server_url, f"throttle-demo-{uuid.uuid4().hex[:8]}", str(limit))
-        app: Any = ends.enter_context(make_app(*setup))
-        if url is not None:
-            ends.callback(_delete_keys, client, key_prefix(app.main))
+        url = start_server(directory, ends)
+        client: Any = ends.enter_context(redis.Redis.from_url(url))
+        app = ends.enter_context(make_app(url, limit))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("CELERY_")}
-        environment = {**inherited, VARIABLE: json.dumps(setup)}
+        environment = {**inherited, VARIABLE: json.dumps((url, limit))}
         workers = []
         for name in (f"worker-{number + 1}" for number in range(WORKERS)):
-            module = (sys.executable, "-m", f"{__package__}.tasks", "worker", *_WORKER_OPTIONS)
-            command = [*module, "--hostname", f"{name}@{app.main}"]
-            workers.append(Process(name, command, directory, environment))
+            command = (sys.executable, "-m", f"{__package__}.tasks", "worker", *_WORKER_OPTIONS)
+            hostname = ("--hostname", f"{name}@demo")
+            workers.append(Process(name, [*command, *hostname], directory, environment))
             ends.callback(workers[-1].end)
 
         def check_all() -> None:
@@ -112,16 +95,11 @@ def _start(url: str | None, limit: Limit, check: Callable[[], None]) -> Iterator
             for worker in workers:
                 worker.check()
 
-        wait_until(lambda: client.llen(events_key(app.main)) >= WORKERS, check_all, "the workers")
-        yield Stage(server, client, app, workers)
+        wait_until(lambda: client.llen(EVENTS) >= WORKERS, check_all, "the workers")
+        yield Stage(client, app, workers)
 
 
-def _delete_keys(client: Any, prefix: str) -> None:
-    for key in client.scan_iter(match=f"{prefix}*", count=1000):
-        client.delete(key)
-
-
-def _send(app: Celery, record: Record) -> None:
+def _send(app: Any, record: Record) -> None:
     """Send the tasks that are due: plain ones, and from LEAD_SECONDS on limited ones."""
     now = time.monotonic() - record.began
     limited = min(record.tasks, int((now - LEAD_SECONDS) * record.rate * SEND_RATE_FACTOR))
@@ -137,9 +115,8 @@ def _send(app: Celery, record: Record) -> None:
 
 
 def _read(stage: Stage, record: Record) -> None:
-    app: Any = stage.app
-    waiting = stage.client.get(app.throttle.keys.backlog(LimitRef(LIMIT, None)))
-    for event in stage.client.lrange(events_key(app.main), record.events, -1):
+    waiting = stage.client.get(stage.app.throttle.keys.backlog(LimitRef(LIMIT, None)))
+    for event in stage.client.lrange(EVENTS, record.events, -1):
         record.add(event)
     record.now = time.monotonic() - record.began
     record.waiting.append((record.now, int(waiting or 0)))

@@ -20,45 +20,26 @@ from celery.signals import task_received, worker_ready
 
 from celery_throttle import Throttle
 
-#: The name of the limit.
-LIMIT = "demo"
+#: The name of the limit, and the key of the list of events.
+LIMIT, EVENTS = "demo", "events"
 
-#: The environment variable of a worker. The URL in it may hold a password.
+#: The environment variable of a worker.
 VARIABLE = "THROTTLE_DEMO"
 
-#: Seconds after which the events expire, if the demo cannot delete them.
-EVENTS_TTL_SECONDS = 600
 
-
-def key_prefix(name: str) -> str:
-    """Return the prefix of all keys of a demo on its server."""
-    return f"{{{name}}}"
-
-
-def events_key(name: str) -> str:
-    """Return the key of the events of the workers."""
-    return f"{key_prefix(name)}:events"
-
-
-def make_app(url: str, name: str, limit: str) -> Celery:
-    """Return the app of the demo of this name; ``url``: of the broker and the limits."""
-    app = Celery(name, set_as_current=False)
+def make_app(url: str, limit: str) -> Celery:
+    """Return the app; ``url``: of the server of its own, which is broker and limits server."""
+    app = Celery("demo", broker=url, set_as_current=False)
     app.conf.update(
-        broker_url=url,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"global_keyprefix": f"{key_prefix(name)}:broker:"},
-        task_default_queue=name,
         task_ignore_result=True,
         worker_enable_remote_control=False,
     )
-    Throttle(app, {LIMIT: limit}, url=url, prefix=key_prefix(name))
+    Throttle(app, {LIMIT: limit}, url=url)
     client = redis.Redis.from_url(url)
 
     def record_event(*words: str | float) -> None:
-        with client.pipeline(transaction=False) as pipe:
-            pipe.rpush(events_key(name), " ".join(map(str, words)))
-            pipe.expire(events_key(name), EVENTS_TTL_SECONDS)
-            pipe.execute()
+        client.rpush(EVENTS, " ".join(map(str, words)))
 
     @app.task(name="limited", throttle=LIMIT, shared=False)
     def limited(sent: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from celery_throttle.cli.shared.target import find_target
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, parse_duration
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
@@ -47,7 +47,7 @@ def make_completer(
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         try:
-            names = [*list_names(find_target(ctx).throttle)]
+            names = [*list_names(Target(ctx).throttle)]
         except Exception:  # noqa: BLE001  # a traceback would spoil the user's line
             return []
         return [name for name in names if name.startswith(incomplete)]

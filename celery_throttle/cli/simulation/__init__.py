@@ -3,10 +3,8 @@
 ::
 
     command.py    the command, its options and its tables
-    traces.py     traces: when requests arrive, read from a file
-    generated.py  traces generated from a short text
-    run.py        runs a trace against one limit
-    figures.py    admitted, refused, fullest window and waits: as numbers and as charts
+    traces.py     traces: when requests arrive, generated or read from a file
+    run.py        runs a trace against one limit; its figures and charts
 
 The decisions are those of :mod:`celery_throttle.algorithms`, which agrees with the scripts on the
 server step by step. Times are whole microseconds.

@@ -11,13 +11,16 @@ import click
 
 from celery_throttle.cli.shared.charts import plot_option
 from celery_throttle.cli.shared.console import Row, Table, echo_table
-from celery_throttle.cli.shared.exit_codes import CommandError
 from celery_throttle.cli.shared.options import LIMIT, SECONDS, json_option
 from celery_throttle.cli.shared.text import format_figure
-from celery_throttle.cli.simulation import generated, traces
-from celery_throttle.cli.simulation.figures import figures, save_charts
-from celery_throttle.cli.simulation.run import ArrivalOutcome, SimulatedRun, run_trace
-from celery_throttle.cli.simulation.traces import Trace, format_seconds
+from celery_throttle.cli.simulation.run import (
+    ArrivalOutcome,
+    SimulatedRun,
+    figures,
+    run_trace,
+    save_charts,
+)
+from celery_throttle.cli.simulation.traces import GENERATORS, Trace, format_seconds, read_trace
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.text import count
@@ -28,7 +31,7 @@ _MODES = {"drop": "a refused one is gone", "wait": "a refused one waits in line"
 
 def _forms() -> str:
     """Return the forms of a trace, for the help."""
-    rows = [(one.form, one.description) for one in generated.GENERATORS.values()]
+    rows = [(one.form, one.description) for one in GENERATORS.values()]
     rows += [
         ("FILE", "CSV file; each row has a time and, optionally, a cost"),
         ("-", "the same, from standard input"),
@@ -98,7 +101,7 @@ def simulate(
     plot: Path | None,
 ) -> None:
     """Run the command. Its help text is above."""
-    requests, slot_us = _read(trace), to_us(duration or 0.0)
+    requests, slot_us = read_trace(trace), to_us(duration or 0.0)
     runs = [run_trace(requests, one, in_line=mode == "wait", slot_us=slot_us) for one in limits]
     if as_json:
         click.echo(json.dumps(_fields(requests, mode, runs, each=each), indent=2))
@@ -112,16 +115,6 @@ def simulate(
         click.secho("\nwaits in seconds", dim=True)
     if plot is not None:
         save_charts(requests, runs, plot)
-
-
-def _read(text: str) -> Trace:
-    generator = generated.find_generator(text)
-    if generator is not None:
-        return generated.generate(generator, text)
-    if text != traces.STDIN and not Path(text).exists():
-        forms = ", ".join(repr(one.form) for one in generated.GENERATORS.values())
-        raise CommandError(f"{text!r} is neither a file nor a trace; allowed: {forms}")
-    return traces.read(text)
 
 
 def _fields(
@@ -160,7 +153,7 @@ def _outcomes_table(trace: Trace, runs: Sequence[SimulatedRun]) -> Table:
     for number, arrival in enumerate(trace.arrivals):
         cost = f" cost {arrival.cost}" if has_costs else ""
         outcomes = (_outcome(run.outcomes[number]) for run in runs)
-        rows.append(Row((f"{trace.format_time(arrival.time)}{cost}", *outcomes)))
+        rows.append(Row((f"{arrival.label}{cost}", *outcomes)))
     return Table(("arrival", *(f">{run.limit}" for run in runs)), rows)
 
 

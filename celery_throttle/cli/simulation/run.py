@@ -1,22 +1,31 @@
-"""Runs a trace against one limit, with the decisions of :mod:`celery_throttle.algorithms`."""
+"""Runs a trace against one limit: what it decides, the figures of that, and charts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 from celery_throttle.algorithms.local import LocalLimits
+from celery_throttle.cli.shared import charts
+from celery_throttle.cli.shared.charts import Chart
 from celery_throttle.cli.shared.exit_codes import CommandError
-from celery_throttle.cli.simulation.traces import Arrival, Trace
+from celery_throttle.cli.shared.text import percentile
+from celery_throttle.cli.simulation.traces import Arrival, Trace, format_seconds
+from celery_throttle.limits.cost import MILLION, to_millionths, to_units
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.duration import MICROSECONDS, UNITS, to_us
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 
 _REF = LimitRef("simulated", None)
+
+#: The most bars of a chart.
+_MAX_BARS = 125
 
 
 class ArrivalOutcome(NamedTuple):
@@ -102,3 +111,107 @@ def _outcomes(
             yield ArrivalOutcome(arrival, at + to_us(decision.delay))
         else:
             yield ArrivalOutcome(arrival, None, to_us(decision.retry_after or 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of one limit; None for what does not apply."""
+
+    limit: str
+    admitted: int
+    refused: int
+    #: The most units that started in any window of `window_s`; for slots, held at once.
+    fullest_window: int | float
+    window_s: float | None  #: the period of the limit in seconds; None for slots
+    wait_p50_s: float | None  #: seconds from arrival to start, of admitted arrivals
+    wait_p95_s: float | None
+    wait_p99_s: float | None
+    wait_max_s: float | None
+
+    @property
+    def fullest_text(self) -> str:
+        """``"20 in 60 s"``; for slots ``"10 at once"``."""
+        amount = f"{self.fullest_window:,}"
+        if self.window_s is None:
+            return f"{amount} at once"
+        us = round(self.window_s * MICROSECONDS)
+        unit = next((unit for unit in ("month", "w", "d", "h") if us % UNITS[unit] == 0), None)
+        return f"{amount} in {f'{us // UNITS[unit]} {unit}' if unit else f'{format_seconds(us)} s'}"
+
+
+def figures(run: SimulatedRun) -> Figures:
+    """Return the figures of a run."""
+    waits = [one.wait / MICROSECONDS for one in run.outcomes if one.start is not None]
+    return Figures(
+        limit=str(run.limit),
+        admitted=len(waits),
+        refused=len(run.refused),
+        fullest_window=to_units(fullest(run)[0]),
+        window_s=None if run.slot_us else run.window / MICROSECONDS,
+        wait_p50_s=percentile(waits, 0.5),
+        wait_p95_s=percentile(waits, 0.95),
+        wait_p99_s=percentile(waits, 0.99),
+        wait_max_s=percentile(waits, 1),
+    )
+
+
+def fullest(run: SimulatedRun) -> tuple[int, int]:
+    """Return the fullest half-open window: its millionths of a unit, and its start.
+
+    Each slot counts as one unit.
+    """
+    admitted = run.admitted
+    amounts = [MILLION if run.slot_us else to_millionths(one.cost) for _, one in admitted]
+    best = (0, 0)
+    stop = amount = 0
+    # The fullest window begins with an admission.
+    for first, (start, _) in enumerate(admitted):
+        while stop < len(admitted) and admitted[stop][0] < start + run.window:
+            amount += amounts[stop]
+            stop += 1
+        if amount > best[0]:
+            best = (amount, start)
+        amount -= amounts[first]
+    return best
+
+
+def save_charts(trace: Trace, runs: Sequence[SimulatedRun], path: Path) -> None:
+    """Draw the arrivals at the top, and what each limit admitted and refused of them."""
+    ends = [trace.arrivals[-1].time, *(start for run in runs for start, _ in run.admitted[-1:])]
+    span = max(ends) - trace.origin
+    # A round number of microseconds: 1, 2, 5, 10 and so on.
+    steps = (factor * 10**digits for digits in count() for factor in (1, 2, 5))
+    width = next(step for step in steps if step * _MAX_BARS > span)
+    number = span // width + 1
+
+    def units(arrivals: Iterable[tuple[int, Arrival]]) -> list[float]:
+        sums = [0] * number
+        for time, arrival in arrivals:
+            sums[(time - trace.origin) // width] += to_millionths(arrival.cost)
+        return [amount / MILLION for amount in sums]
+
+    arrived = units((one.time, one) for one in trace.arrivals)
+    started = [units(run.admitted) for run in runs]
+    lanes = [Chart("arrivals", arrived, charts.GRAY, f"{len(trace.arrivals):,}")]
+    for run, values in zip(runs, started, strict=True):
+        found, begin = figures(run), (fullest(run)[1] - trace.origin) / MICROSECONDS
+        shaded = None if run.slot_us else (begin, begin + run.window / MICROSECONDS)
+        refused = units((one.time, one) for one in run.refused)
+        lanes.append(
+            Chart(
+                found.limit,
+                values,
+                charts.BLUE,
+                f"{found.admitted:,} admitted, {found.refused:,} refused, "
+                f"at most {found.fullest_text}",
+                top=max(map(max, started)),
+                shares=[gone / (all_ or 1) for gone, all_ in zip(refused, arrived, strict=True)],
+                shaded=shaded,
+            )
+        )
+    since = f" since {trace.arrivals[0].label}" if trace.origin else ""
+    label = (
+        f"seconds{since}; a bar is {format_seconds(width)} s; below the line: "
+        "share of the arrivals that is refused; shaded: the fullest window"
+    )
+    charts.save(path, lanes, [bar * width / MICROSECONDS for bar in range(number + 1)], label)

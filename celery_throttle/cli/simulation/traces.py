@@ -1,27 +1,33 @@
-"""Traces: when requests arrive, and their costs. Reads them from CSV."""
+"""Traces: when requests arrive, and their costs. Generated from a short text, or read from CSV."""
 
 from __future__ import annotations
 
 import csv
+import inspect
+import math
+import random
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from celery_throttle.cli.shared.exit_codes import CommandError
 from celery_throttle.errors import CostError, shown
 from celery_throttle.limits.cost import Cost, to_millionths
-from celery_throttle.limits.duration import MAX_EXACT, MICROSECONDS, UNITS
+from celery_throttle.limits.duration import MAX_EXACT, MICROSECONDS, UNITS, parse_duration
+from celery_throttle.limits.rate import Rate
 
 #: The most arrivals of a trace.
 MAX_ARRIVALS = 1_000_000
+
+#: Microseconds from the first burst at an edge to the edge, where the second comes.
+EDGE_LEAD_US = 1_000
 
 #: The name of standard input.
 STDIN = "-"
@@ -36,20 +42,17 @@ _DATE = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-class TimeForm(Enum):
-    """The form of a time."""
-
-    SECONDS = "seconds"
-    CLOCK = "times of a day"
-    DATE = "dates"
-
-
 class Arrival(NamedTuple):
     """One request."""
 
     time: int  #: microseconds since the epoch or any other zero
     cost: Cost = 1
-    form: TimeForm = TimeForm.SECONDS  #: of the time, as it was written
+    text: str = ""  #: the time as the user wrote it, if so
+
+    @property
+    def label(self) -> str:
+        """The time as text."""
+        return self.text or format_seconds(self.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +60,19 @@ class Trace:
     """Arrivals in the order of their times."""
 
     name: str  #: the text of the user
-    arrivals: tuple[Arrival, ...]  #: at least one; all times have the same form
+    arrivals: tuple[Arrival, ...]  #: at least one
 
     @classmethod
     def of(cls, name: str, arrivals: Iterable[Arrival]) -> Trace:
         """Return the trace of arrivals, in any order.
 
         Raises:
-            CommandError: there are no arrivals, or too many, or times of several forms.
+            CommandError: there are no arrivals, or too many.
         """
         ordered = sorted(islice(arrivals, MAX_ARRIVALS + 1), key=lambda arrival: arrival.time)
-        if not ordered:
-            raise CommandError(f"{shown(name)} holds no arrival; allowed: one or more")
-        if len(ordered) > MAX_ARRIVALS:
-            raise CommandError(f"{shown(name)} has too many arrivals; allowed: {MAX_ARRIVALS:,}")
-        forms = sorted({arrival.form.value for arrival in ordered})
-        if len(forms) > 1:
-            raise CommandError(f"{shown(name)} mixes {' and '.join(forms)}; allowed: one of them")
+        if not 0 < len(ordered) <= MAX_ARRIVALS:
+            found = "too many arrivals" if ordered else "no arrival"
+            raise CommandError(f"{shown(name)} has {found}; allowed: 1 to {MAX_ARRIVALS:,}")
         return cls(name, tuple(ordered))
 
     @property
@@ -87,23 +86,14 @@ class Trace:
         first = self.arrivals[0].time
         return 0 if first <= max(self.span, UNITS["m"]) else first
 
-    def format_time(self, us: int) -> str:
-        """Format a time in the form of this trace."""
-        form = self.arrivals[0].form
-        if form is TimeForm.SECONDS:
-            return format_seconds(us)
-        text = (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat()
-        text = text.rstrip("0").rstrip(".") if "." in text else text
-        return f"{text}Z" if form is TimeForm.DATE else text.partition("T")[2]
-
 
 def format_seconds(us: int) -> str:
     """Format microseconds as seconds, exactly: ``"1.5"``."""
     return f"{Decimal(us) / MICROSECONDS:f}"
 
 
-def parse_time(text: str) -> tuple[int, TimeForm]:
-    """Parse ``"61.5"``, ``"12:01:05"`` or ``"2026-07-01T09:30:00Z"``; return microseconds and form.
+def parse_time(text: str) -> int:
+    """Parse ``"61.5"``, ``"12:01:05"`` or ``"2026-07-01T09:30:00Z"``; return microseconds.
 
     A time of day counts from midnight. A date and time (ISO 8601) counts from 1970, and is in UTC
     if it names no zone.
@@ -112,16 +102,15 @@ def parse_time(text: str) -> tuple[int, TimeForm]:
         CommandError: the text has another form, or is not from 1970 to 2112.
     """
     if _NUMBER.fullmatch(text):
-        us, form = int((Decimal(text) * MICROSECONDS).to_integral_value()), TimeForm.SECONDS
+        us = int((Decimal(text) * MICROSECONDS).to_integral_value())
     elif match := _DATE.fullmatch(text):
         date, minutes, seconds, fraction, zone = match.groups()
-        form = TimeForm.DATE if date else TimeForm.CLOCK
-        at = f"{date or '1970-01-01'}T{minutes:0>5}{seconds or ':00'}"
+        local = f"{date or '1970-01-01'}T{minutes:0>5}{seconds or ':00'}"
         try:
-            since = datetime.fromisoformat(f"{at}{(zone or 'Z').replace('Z', '+00:00')}") - _EPOCH
+            at = datetime.fromisoformat(local + (zone or "Z").replace("Z", "+00:00"))
         except ValueError as error:
             raise CommandError(f"{shown(text)} is no date and time: {error}") from None
-        us = since // timedelta(microseconds=1) + int(Decimal(fraction or 0) * MICROSECONDS)
+        us = (at - _EPOCH) // timedelta(microseconds=1) + int(Decimal(fraction or 0) * MICROSECONDS)
     else:
         raise CommandError(
             f"{shown(text)} is no time; allowed: seconds, such as '61.5', a time of a day, such as "
@@ -132,7 +121,7 @@ def parse_time(text: str) -> tuple[int, TimeForm]:
             f"time {shown(text)} is out of range; allowed: 0 to {MAX_EXACT // MICROSECONDS} "
             "seconds, which is from 1970 to 2112"
         )
-    return us, form
+    return us
 
 
 def parse_cost(text: str) -> Cost:
@@ -142,15 +131,107 @@ def parse_cost(text: str) -> Cost:
     return int(cost) if cost % 1 == 0 else Decimal(cost)
 
 
-def read(name: str) -> Trace:
+def _steady(rate: str, duration: str) -> Iterator[Arrival]:
+    arrivals, length = Rate.parse(rate), parse_duration(duration)
+    number = -(-length * arrivals.count // arrivals.period_us)
+    return (Arrival(one * arrivals.period_us // arrivals.count) for one in range(number))
+
+
+def _random(rate: str, duration: str, seed: str = "1") -> Iterator[Arrival]:
+    """Poisson arrivals: the gaps between them are exponential."""
+    arrivals, length = Rate.parse(rate), parse_duration(duration)
+    numbers = random.Random(_whole(seed, "seed", 0))
+    interval, at = arrivals.period_us / arrivals.count, 0.0
+    while (at := at - interval * math.log(1.0 - numbers.random())) < length:
+        yield Arrival(int(at))
+
+
+def _edges(bursts: str, duration: str) -> Iterator[Arrival]:
+    count, _, window_text = bursts.partition("@")
+    window, length = parse_duration(window_text), parse_duration(duration)
+    if window <= EDGE_LEAD_US or window >= length:
+        raise CommandError(
+            f"{shown(bursts)} has no edge; allowed: windows of more than {EDGE_LEAD_US} us, "
+            "in less time than it lasts"
+        )
+    for edge in range(window, length, window):
+        for at in (edge - EDGE_LEAD_US, edge):
+            yield from repeat(Arrival(at), _whole(count, "count"))
+
+
+def _fanout(count: str) -> Iterator[Arrival]:
+    return repeat(Arrival(0), _whole(count, "count"))
+
+
+def _times(*times: str) -> Iterator[Arrival]:
+    return (Arrival(parse_time(text), text=text) for text in times)
+
+
+def _whole(text: str, name: str, least: int = 1) -> int:
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
+        raise CommandError(
+            f"{name} {shown(text)} is not allowed: whole numbers from {least} to 999999999"
+        )
+    return int(text)
+
+
+class Generator(NamedTuple):
+    """One kind of generated trace. It begins at the time 0."""
+
+    form: str  #: an example of its text
+    description: str  #: for the help
+    arrivals: Callable[..., Iterator[Arrival]]  #: makes them from what is between the commas
+
+
+GENERATORS: Mapping[str, Generator] = {
+    "steady": Generator("steady:10/s,60s", "10 a second for 60 s, evenly spaced", _steady),
+    "random": Generator(
+        "random:10/s,60s,seed=1", "as many on average, at random (Poisson)", _random
+    ),
+    "edges": Generator(
+        "edges:100@60s,300s",
+        "100 one ms before, and 100 at, each edge of 60 s windows, for 300 s",
+        _edges,
+    ),
+    "fanout": Generator("fanout:1000", "1,000 at once", _fanout),
+    "times": Generator("times:5,15,61", "at these times", _times),
+}
+
+
+def read_trace(text: str) -> Trace:
+    """Generate the trace ``"<name>:<field>,...,<option>=<value>"``, or read a file.
+
+    Raises:
+        CommandError: the text or file has another form, or gives too many arrivals.
+        LimitError: a rate, a duration or a cost is wrong.
+    """
+    name, colon, values = text.partition(":")
+    if not colon or name not in GENERATORS:
+        return _read_file(text)
+    generator, parts = GENERATORS[name], [part.strip() for part in values.split(",")]
+    fields = [part for part in parts if "=" not in part]
+    options = dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in parts if "=" in part)
+    cost = parse_cost(options.pop("cost", "1"))
+    try:
+        call = inspect.signature(generator.arrivals).bind(*fields, **options)
+    except TypeError:
+        raise CommandError(
+            f"{shown(text)} is not of the form {generator.form!r}; cost=... may follow"
+        ) from None
+    arrivals = generator.arrivals(*call.args, **call.kwargs)
+    return Trace.of(text, (one._replace(cost=cost) for one in arrivals))
+
+
+def _read_file(name: str) -> Trace:
     """Read a CSV file, or standard input if its name is ``-``.
 
     Each row holds a time and, optionally, a cost; in reverse order if a first row of names ends in
     ``time``. Rows may come in any order. Blank lines and those that begin with ``#`` are skipped.
-
-    Raises:
-        CommandError: the file cannot be read, or a row is wrong; the message names its line.
+    The message of an error names the line.
     """
+    if name != STDIN and not Path(name).exists():
+        forms = ", ".join(repr(one.form) for one in GENERATORS.values())
+        raise CommandError(f"{name!r} is neither a file nor a trace; allowed: {forms}")
     stdin: TextIO = sys.stdin
     try:
         with nullcontext(stdin) if name == STDIN else Path(name).open(encoding="utf-8-sig") as file:
@@ -160,7 +241,7 @@ def read(name: str) -> Trace:
 
 
 def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
-    may_be_head, swapped = True, False
+    may_be_head, order = True, 1
     reader = csv.reader(file, skipinitialspace=True)
     for row in reader:
         cells = [cell.strip() for cell in row]
@@ -168,10 +249,10 @@ def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
             continue
         is_head, may_be_head = may_be_head and all(cell[:1].isalpha() for cell in cells), False
         if is_head:
-            swapped = cells[1:] != [] and cells[-1].lower() == "time"
+            order = -1 if cells[1:] and cells[-1].lower() == "time" else 1
             continue
         try:
-            yield _arrival(cells[::-1] if swapped else cells)
+            yield _arrival(cells[::order])
         except (CommandError, CostError) as error:
             raise CommandError(
                 f"line {reader.line_num} of {shown(name)}: {error}; "
@@ -182,5 +263,5 @@ def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
 def _arrival(cells: list[str]) -> Arrival:
     if len(cells) > _COLUMNS:
         raise CommandError(f"{shown(','.join(cells))} has {len(cells)} columns")
-    time, form = parse_time(cells[0])
-    return Arrival(time, parse_cost(cells[1]) if cells[1:] and cells[1] else 1, form)
+    cost = parse_cost(cells[1]) if cells[1:] and cells[1] else 1
+    return Arrival(parse_time(cells[0]), cost, cells[0])

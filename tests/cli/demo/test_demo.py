@@ -16,7 +16,6 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
-import redis
 from click import unstyle
 
 from celery_throttle.cli.demo.picture import picture
@@ -37,8 +36,12 @@ STARTED = 1 + WORKERS * (1 + PROCESSES)
 @contextlib.contextmanager
 def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A running demo, whose temporary files are in a directory of its own."""
-    environment = {**os.environ, "TMPDIR": str(directory), "PYTHONUNBUFFERED": "1"}
-    environment.pop("THROTTLE_URL", None)
+    environment = {
+        **os.environ,
+        "TMPDIR": str(directory),
+        "PYTHONUNBUFFERED": "1",
+        "THROTTLE_URL": "redis://localhost:1",
+    }
     with subprocess.Popen(
         [COMMAND, "demo", *options],
         stdout=subprocess.PIPE,
@@ -117,9 +120,6 @@ def figures_of_run(tmp_path: Path) -> dict[str, Any]:
 def test_a_demo_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
         started = started_by(process)
-        assert process.stdout is not None
-        lines = iter(process.stdout.readline, "")
-        assert any("starts in the last second" in line for line in lines)
         process.kill()
         assert_gone(started)
 
@@ -140,22 +140,15 @@ def test_an_interrupted_demo_puts_everything_away(tmp_path: Path, number: signal
 
 @pytest.mark.thorough
 @pytest.mark.workers
-def test_a_given_server_is_used_and_left_as_it_was(tmp_path: Path, redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        client.set("mine", "1", ex=300)
-        url = redis_url.replace("redis://", "valkey://default:s3cret@")
-        with demo(tmp_path, "--url", url, "--tasks", "160") as process:
-            started = started_by(process, STARTED - 1)
-            assert not [one for one in started if "server" in one.name()]
-            output, errors = process.communicate(timeout=200)
-        assert client.keys() == [b"mine"]
+def test_it_shows_charts_and_figures(tmp_path: Path) -> None:
+    with demo(tmp_path, "--tasks", "40") as process:
+        output, errors = process.communicate(timeout=200)
     assert (process.returncode, errors) == (0, "")
-    assert "s3cret" not in output
-    first, *progress, last = output.splitlines()
-    assert first.startswith("160 tasks share a limit of 40/s")
-    assert sum("starts in the last second" in line for line in progress) >= 2
-    assert "160 of 160 ran" in output
-    assert last.strip().startswith("latency without a limit")
+    lines = output.splitlines()
+    assert lines[1].startswith("40 tasks share a limit of 40/s")
+    assert "Starts per second with the limit" in output
+    assert "40 of 40 ran" in output
+    assert lines[-1].strip().startswith("latency without a limit")
 
 
 def run(*options: str, without: Sequence[str] = (), **environment: str) -> tuple[int, str]:
@@ -190,19 +183,13 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path) -> None:
         (["--rate", "40"], "'40' is not a rate"),
         (["--rate", "10 at once"], "'10 at once' is no rate to show"),
         (["--tasks", "0"], "x>=1"),
-        (["--url", "amqp://me:s3cret@host//"], "allowed: redis://"),
-        (["--url", "redis://me:s3cret@[host/0"], "allowed: redis://"),
-        (["--url", "redis+sentinel://me:s3cret@host/m"], "allowed: redis://"),
-        (["--url", "redis://me:s3cret@host:port/0"], "allowed: redis://"),
-        (["--url", "redis://me:s3cret@localhost:1/0"], "redis://localhost:1/0 cannot be used"),
         (["--plot", "/no/such/directory/x.svg"], "cannot write /no/such/directory/x.svg"),
     ],
 )
-def test_wrong_options_are_told_and_secrets_are_not(options: list[str], says: str) -> None:
+def test_wrong_options_are_told(options: list[str], says: str) -> None:
     code, errors = run(*options)
     assert code in (1, 2)
     assert says in errors
-    assert "s3cret" not in errors
     assert "Traceback" not in errors
 
 
@@ -248,7 +235,7 @@ def record(limit: str, tasks: int, ran: int) -> Record:
 def test_figures_follow_from_what_was_written_down() -> None:
     made = record("40/s burst 2", 81, 81)
     made.add(b"delivered 7")
-    figures = to_json(made.summary())
+    figures = to_json(made.figures())
     assert figures == {
         "limit": "40/s burst 2",
         "server": "valkey 9",
@@ -267,7 +254,7 @@ def test_figures_follow_from_what_was_written_down() -> None:
 
 
 def test_without_any_task_there_are_no_figures() -> None:
-    figures = to_json(Record(Limit.parse("40/s"), 400).summary())
+    figures = Record(Limit.parse("40/s"), 400).figures()
     assert figures["quota_used"] is figures["wait_median_s"] is figures["plain_p99_s"] is None
 
 

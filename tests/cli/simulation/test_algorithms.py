@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.cli.shared.exit_codes import CommandError
-from celery_throttle.cli.simulation.figures import figures, fullest
-from celery_throttle.cli.simulation.run import SimulatedRun, run_trace
+from celery_throttle.cli.simulation.run import SimulatedRun, figures, fullest, run_trace
 from celery_throttle.cli.simulation.traces import Arrival, Trace
 from celery_throttle.errors import CostError
 from celery_throttle.limits.cost import MILLION
