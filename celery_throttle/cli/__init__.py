@@ -19,8 +19,7 @@ from celery_throttle.errors import ThrottleError
 #: The commands of each module, in the order of the help.
 _MODULES = {
     "status": ("ls", "top"),
-    "details": ("show",),
-    "tasks": ("why", "waiting"),
+    "details": ("show", "why", "waiting"),
     "limits": ("pause", "resume", "define", "undefine", "reset"),
     "removal": ("drain", "move", "drop", "purge"),
     "fan_outs": ("fanouts", "fanout"),

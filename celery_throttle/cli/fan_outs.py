@@ -20,12 +20,12 @@ from celery_throttle.cli.shared.console import (
 )
 from celery_throttle.cli.shared.options import (
     author_options,
+    command,
     for_option,
-    json_option,
     make_completer,
     yes_option,
 )
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
 from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
@@ -45,9 +45,7 @@ name_argument = click.argument(
 )
 
 
-@click.command()
-@json_option
-@pass_target
+@command()
 def fanouts(target: Target, *, as_json: bool) -> None:
     """List all fan-outs.
 
@@ -83,10 +81,7 @@ def fanout() -> None:
     """Show, pause, resume or cancel a fan-out."""
 
 
-@fanout.command()
-@name_argument
-@json_option
-@pass_target
+@command(name_argument, group=fanout)
 def show(target: Target, name: str, *, as_json: bool) -> None:
     """Show the progress of a fan-out."""
     found = FanOut(target.throttle, name)
@@ -103,12 +98,7 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
     echo_pairs(pairs)
 
 
-@fanout.command()
-@name_argument
-@for_option("pause", "resume")
-@author_options
-@json_option
-@pass_target
+@command(name_argument, for_option("pause", "resume"), author_options, group=fanout)
 def pause(
     target: Target, name: str, *, lasts: float | None, as_json: bool, **author: str | None
 ) -> None:
@@ -123,11 +113,7 @@ def pause(
     echo_result(_fields(progress), f"{text}: {waiting_text(progress.waiting)}.", as_json=as_json)
 
 
-@fanout.command()
-@name_argument
-@author_options
-@json_option
-@pass_target
+@command(name_argument, author_options, group=fanout)
 def resume(target: Target, name: str, *, as_json: bool, **author: str | None) -> None:
     """Lift the pause of a fan-out."""
     found = FanOut(target.throttle, name)
@@ -135,12 +121,7 @@ def resume(target: Target, name: str, *, as_json: bool, **author: str | None) ->
     echo_result(_fields(found.progress()), f"Resumed fan-out {name}.", as_json=as_json)
 
 
-@fanout.command()
-@name_argument
-@author_options
-@yes_option
-@json_option
-@pass_target
+@command(name_argument, author_options, yes_option, group=fanout)
 def cancel(target: Target, name: str, *, yes: bool, as_json: bool, **author: str | None) -> None:
     """Discard all waiting tasks of a fan-out.
 

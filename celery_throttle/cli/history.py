@@ -9,8 +9,8 @@ import click
 from celery_throttle.cli.shared import charts
 from celery_throttle.cli.shared.charts import Chart, sparkline
 from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_pairs, echo_table
-from celery_throttle.cli.shared.options import SECONDS, json_option, limit_argument, most_option
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.options import SECONDS, command, limit_argument, most_option
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, zone
 from celery_throttle.observe.report.report import Report
 from celery_throttle.observe.report.text import advice_text, report_pairs
@@ -19,13 +19,14 @@ from celery_throttle.observe.text import describe_subject
 from celery_throttle.observe.values import Change
 
 
-@click.command()
-@most_option(20, "changes")
-@click.option(
-    "--before", metavar="ID", help="List only changes older than this one. --json shows the IDs."
+@command(
+    most_option(20, "changes"),
+    click.option(
+        "--before",
+        metavar="ID",
+        help="List only changes older than this one. --json shows the IDs.",
+    ),
 )
-@json_option
-@pass_target
 def history(target: Target, *, most: int, before: str | None, as_json: bool) -> None:
     """List the changes of limits.
 
@@ -48,18 +49,17 @@ def _row(change: Change) -> Row:
     return Row(cells, [reason] if reason else [])
 
 
-@click.command()
-@limit_argument()
-@click.option(
-    "--since",
-    type=SECONDS,
-    default="24h",
-    show_default=True,
-    help="Length of the period to report on, up to a week.",
+@command(
+    limit_argument(),
+    click.option(
+        "--since",
+        type=SECONDS,
+        default="24h",
+        show_default=True,
+        help="Length of the period to report on, up to a week.",
+    ),
+    charts.plot_option,
 )
-@charts.plot_option
-@json_option
-@pass_target
 def report(target: Target, limit: str, since: float, plot: Path | None, *, as_json: bool) -> None:
     """Report whether a limit is too strict or too loose.
 

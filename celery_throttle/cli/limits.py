@@ -8,32 +8,23 @@ from celery_throttle.cli.shared.console import confirm, echo_result
 from celery_throttle.cli.shared.options import (
     LIMIT,
     author_options,
+    command,
     for_option,
-    json_option,
     takes_ref,
     yes_option,
 )
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import paused_text, preview_text, sentence
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.status.definitions import limits_below
-from celery_throttle.observe.status.preview import (
-    preview_definition,
-    preview_pause,
-    preview_reset,
-)
+from celery_throttle.observe.status.preview import preview_definition, preview_pause, preview_reset
 from celery_throttle.observe.status.stored import read_names
 from celery_throttle.observe.status_text import below_text, ref_text, waiting_text
 from celery_throttle.observe.text import count, format_seconds
 
 
-@click.command()
-@takes_ref(or_all=True)
-@for_option("pause", "resume")
-@author_options
-@json_option
-@pass_target
+@command(takes_ref(or_all=True), for_option("pause", "resume"), author_options)
 def pause(
     target: Target,
     ref: LimitRef | None,
@@ -66,11 +57,7 @@ def pause(
     )
 
 
-@click.command()
-@takes_ref(or_all=True)
-@author_options
-@json_option
-@pass_target
+@command(takes_ref(or_all=True), author_options)
 def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str | None) -> None:
     """Lift a pause, and change nothing else.
 
@@ -93,16 +80,15 @@ def _all_text(done: str, names: list[str]) -> str:
     return f"{done} {count(len(names), 'limit')}{listed}."
 
 
-@click.command()
-@takes_ref(key_option=True)
-@click.argument("texts", metavar='["50/s"]...', nargs=-1, type=LIMIT)
-@click.option(
-    "--weight", type=click.IntRange(1, 100), help="Weight of the lines that need the limit."
+@command(
+    takes_ref(key_option=True),
+    click.argument("texts", metavar='["50/s"]...', nargs=-1, type=LIMIT),
+    click.option(
+        "--weight", type=click.IntRange(1, 100), help="Weight of the lines that need the limit."
+    ),
+    for_option("definition", "undefine"),
+    author_options,
 )
-@for_option("definition", "undefine")
-@author_options
-@json_option
-@pass_target
 def define(
     target: Target,
     ref: LimitRef,
@@ -142,12 +128,7 @@ def define(
     echo_result(result, text, as_json=as_json)
 
 
-@click.command()
-@takes_ref(key_option=True)
-@author_options
-@yes_option
-@json_option
-@pass_target
+@command(takes_ref(key_option=True), author_options, yes_option)
 def undefine(
     target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: str | None
 ) -> None:
@@ -167,12 +148,7 @@ def undefine(
     echo_result(result, text, as_json=as_json)
 
 
-@click.command()
-@takes_ref()
-@author_options
-@yes_option
-@json_option
-@pass_target
+@command(takes_ref(), author_options, yes_option)
 def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: str | None) -> None:
     """Clear the units in use, and lift the pause.
 

@@ -11,22 +11,17 @@ import click
 
 from celery_throttle.bulk.removal.counts import WaitingCount
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result, progress_bar
-from celery_throttle.cli.shared.options import author_options, json_option, takes_ref, yes_option
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.options import author_options, command, takes_ref, yes_option
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import ref_text, unconsumed_text, waiting_text
 from celery_throttle.observe.text import REMOVALS, count
 
-
-def _command(function: Any) -> Any:
-    """Make a command for the tasks of a limit."""
-    for add in (pass_target, json_option, yes_option, author_options, takes_ref(or_all=True)):
-        function = add(function)
-    return click.command()(function)
+_OPTIONS = (takes_ref(or_all=True), author_options, yes_option)
 
 
-@_command
+@command(*_OPTIONS)
 def drain(target: Target, ref: LimitRef | None, **options: Any) -> None:
     """Send waiting tasks back to the broker.
 
@@ -37,8 +32,10 @@ def drain(target: Target, ref: LimitRef | None, **options: Any) -> None:
     _remove("drain", "They go back to their queues. Drain them?", target, ref, options)
 
 
-@_command
-@click.option("--queue", required=True, help="Queue of the app to send the tasks to.")
+@command(
+    *_OPTIONS,
+    click.option("--queue", required=True, help="Queue of the app to send the tasks to."),
+)
 def move(target: Target, ref: LimitRef | None, **options: Any) -> None:
     """Send waiting tasks to another queue.
 
@@ -48,7 +45,7 @@ def move(target: Target, ref: LimitRef | None, **options: Any) -> None:
     _remove("move", question, target, ref, options)
 
 
-@_command
+@command(*_OPTIONS)
 def drop(target: Target, ref: LimitRef | None, **options: Any) -> None:
     """Discard waiting tasks.
 
@@ -58,13 +55,16 @@ def drop(target: Target, ref: LimitRef | None, **options: Any) -> None:
     _remove("drop", "They are discarded for good. Drop them?", target, ref, options)
 
 
-@click.command()
-@click.option(
-    "--queue", "-Q", "queues", multiple=True, help="A queue to purge.  [default: all of the app]"
+@command(
+    click.option(
+        "--queue",
+        "-Q",
+        "queues",
+        multiple=True,
+        help="A queue to purge.  [default: all of the app]",
+    ),
+    yes_option,
 )
-@yes_option
-@json_option
-@pass_target
 def purge(target: Target, queues: tuple[str, ...], *, as_json: bool, yes: bool) -> None:
     """Discard messages at the broker and waiting tasks.
 

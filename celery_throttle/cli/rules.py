@@ -9,8 +9,8 @@ import click
 
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result
 from celery_throttle.cli.shared.exit_codes import ExitCode
-from celery_throttle.cli.shared.options import author_options, json_option, yes_option
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.options import author_options, command, yes_option
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import preview_text
 from celery_throttle.errors import RulesError
 from celery_throttle.limiter.rules import apply_rules
@@ -31,10 +31,7 @@ from celery_throttle.tasks.app_limits import AppLimits
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 
 
-@click.command()
-@file_argument
-@json_option
-@pass_target
+@command(file_argument)
 def check(target: Target, file: str, *, as_json: bool) -> None:
     """Check a rules file.
 
@@ -55,10 +52,7 @@ def check(target: Target, file: str, *, as_json: bool) -> None:
     echo_result(result, f"{file}: no mistakes; {sizes_text}.", as_json=as_json)
 
 
-@click.command()
-@file_argument
-@json_option
-@pass_target
+@command(file_argument)
 def diff(target: Target, file: str, *, as_json: bool) -> None:
     """Show what a rules file would change.
 
@@ -73,12 +67,7 @@ def diff(target: Target, file: str, *, as_json: bool) -> None:
         _show_changes(result)
 
 
-@click.command()
-@file_argument
-@author_options
-@yes_option
-@json_option
-@pass_target
+@command(file_argument, author_options, yes_option)
 def apply(target: Target, file: str, *, yes: bool, as_json: bool, **author: Any) -> None:
     """Put a rules file in force now.
 
@@ -129,9 +118,7 @@ def _show_changes(result: Mapping[str, Any]) -> None:
             click.echo(f"  {preview_text(result['previews'][change['subject']])}")
 
 
-@click.command()
-@json_option
-@pass_target
+@command()
 def dump(target: Target, *, as_json: bool) -> None:
     """Print the rules in force, as a rules file.
 

@@ -18,8 +18,8 @@ from celery_throttle.cli.shared.console import (
     live_screen,
     terminal_width,
 )
-from celery_throttle.cli.shared.options import json_option
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.options import command
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, end_text, origin_text, pause_text, zone
 from celery_throttle.observe.json import to_json
 from celery_throttle.observe.status_text import (
@@ -37,9 +37,7 @@ from celery_throttle.observe.values import LimitStatus, RulesStatus, Status
 _PAGE_SIZE = 1000
 
 
-@click.command()
-@json_option
-@pass_target
+@command()
 def ls(target: Target, *, as_json: bool) -> None:
     """List all limits.
 
@@ -49,16 +47,15 @@ def ls(target: Target, *, as_json: bool) -> None:
     _show_once(_read_status(target), as_json=as_json)
 
 
-@click.command()
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.5),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two updates.",
+@command(
+    click.option(
+        "--every",
+        type=click.FloatRange(min=0.5),
+        default=2.0,
+        show_default=True,
+        help="Seconds between two updates.",
+    )
 )
-@json_option
-@pass_target
 def top(target: Target, *, every: float, as_json: bool) -> None:
     """Show all limits live, until Ctrl-C.
 

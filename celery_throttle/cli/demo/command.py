@@ -58,11 +58,7 @@ def demo(limit: Limit, tasks: int, *, as_json: bool, plot: Path | None) -> None:
     if limit.algorithm == CONCURRENCY:
         raise CommandError(f"{str(limit)!r} is no rate to show; allowed: such as '40/s burst 5'")
     record = Record(limit, tasks)
-    try:
-        _run(record, is_quiet=as_json)
-    except KeyboardInterrupt:
-        click.echo("Interrupted: the workers are stopped, nothing is left behind.", err=True)
-        sys.exit(INTERRUPTED_EXIT_CODE)
+    _run(record, is_drawn=not as_json and sys.stdout.isatty())
     figures = record.figures()
     if as_json:
         echo_json(figures)
@@ -76,8 +72,8 @@ def demo(limit: Limit, tasks: int, *, as_json: bool, plot: Path | None) -> None:
         raise CommandError(f"only {len(record.starts)} of {tasks} tasks ran in time")
 
 
-def _run(record: Record, *, is_quiet: bool) -> None:
-    """Run the demo, and show it unless the command is quiet. Signals end it with a clean-up."""
+def _run(record: Record, *, is_drawn: bool) -> None:
+    """Run the demo, and draw it live. Signals end it with a clean-up."""
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
         signals.remove(signal.SIGHUP)
@@ -85,9 +81,8 @@ def _run(record: Record, *, is_quiet: bool) -> None:
 
         def check() -> None:
             if interrupted.is_set():
-                raise KeyboardInterrupt
+                raise CommandError("interrupted; the workers are stopped", INTERRUPTED_EXIT_CODE)
 
-        is_drawn = not is_quiet and sys.stdout.isatty()
         with live_screen() if is_drawn else nullcontext() as draw:
             for _ in run_demo(record, check):
                 if draw is not None:

@@ -40,13 +40,6 @@ _STYLE = {
     "svg.hashsalt": "celery_throttle",
 }
 
-#: The metadata to omit, so that equal charts are equal files.
-_METADATA = {
-    ".svg": {"Date": None, "Creator": None},
-    ".png": {"Software": None},
-    ".pdf": {"CreationDate": None},
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -136,7 +129,9 @@ def save(path: Path, charts: Sequence[Chart], edges: Sequence[Any], label: str) 
             lanes[-1].xaxis.set_major_locator(MaxNLocator(_MAX_TICKS, steps=_TICK_STEPS))
         lanes[-1].set_xlabel(label)
         suffix = path.suffix.lower()
-        figure.savefig(path, format=suffix[1:], metadata=_METADATA[suffix])
+        # So that equal charts are equal files.
+        metadata = {"Date": None, "Creator": None} if suffix == ".svg" else {}
+        figure.savefig(path, format=suffix[1:], metadata=metadata)
 
 
 def _draw(lane: Any, chart: Chart, edges: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from celery_throttle.cli.shared.target import Target
+from celery_throttle.cli.shared.target import Target, pass_target
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, parse_duration
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
@@ -125,3 +125,17 @@ def author_options(command: Any) -> Any:
         "--by", metavar="NAME", help="Author, recorded with the change.  [default: user@host]"
     )
     return reason(by(command))
+
+
+def command(*options: Decorator, group: click.Group | None = None) -> Decorator:
+    """Return a decorator that makes a command, which gets its target, ``as_json`` and the options.
+
+    ``options``: in the order of the help; ``group``: of the command, if it is not the main one.
+    """
+
+    def decorate(function: Any) -> click.Command:
+        for add in (pass_target, json_option, *reversed(options)):
+            function = add(function)
+        return (group.command() if group else click.command())(function)
+
+    return decorate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from celery_throttle.cli.simulation.run import (
     ArrivalOutcome,
     SimulatedRun,
     figures,
+    fullest_text,
     run_trace,
     save_charts,
 )
@@ -54,8 +54,7 @@ TRACE is one of:
 Every trace except for a file takes an option such as cost=2, the cost of each request. A duration
 or period is a number and a unit: us, ms, s, m, h, d, w or month. A time is a number of seconds
 (61.5), a time of day (12:00:05) or a date and time (2026-07-01T09:30:00Z, in UTC if it has no
-zone). A file may begin with a row of column names. Blank lines and lines that begin with # are
-ignored. A sliding log of thousands of entries takes some milliseconds per request.
+zone). A sliding log of thousands of entries takes some milliseconds per request.
 
 \b
   celery-throttle simulate edges:100@60s,300s \\
@@ -121,7 +120,7 @@ def _fields(
     trace: Trace, mode: str, runs: Sequence[SimulatedRun], *, each: bool
 ) -> dict[str, object]:
     """Return the figures for JSON; with ``each``, including the outcome of each arrival."""
-    limits = [asdict(figures(run)) for run in runs]
+    limits = [figures(run) for run in runs]
     result: dict[str, object] = {
         "trace": trace.name,
         "mode": mode,
@@ -138,10 +137,12 @@ def _fields(
 
 def _figures_table(runs: Sequence[SimulatedRun]) -> Table:
     rows = []
-    for found in map(figures, runs):
-        waits = (found.wait_p50_s, found.wait_p95_s, found.wait_p99_s, found.wait_max_s)
-        counts = (f"{found.admitted:,}", f"{found.refused:,}", found.fullest_text)
-        rows.append(Row((found.limit, *counts, *(format_figure(one, "{:.3f}") for one in waits))))
+    for run in runs:
+        found = figures(run)
+        counts = (f"{found['admitted']:,}", f"{found['refused']:,}", fullest_text(run))
+        names = ("wait_p50_s", "wait_p95_s", "wait_p99_s", "wait_max_s")
+        waits = (format_figure(found[name], "{:.3f}") for name in names)
+        rows.append(Row((found["limit"], *counts, *waits)))
     counted = (">admitted", ">refused", ">fullest window")
     return Table(("limit", *counted, ">wait p50", ">p95", ">p99", ">max"), rows)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_throttle.algorithms.local import LocalLimits
 from celery_throttle.cli.shared import charts
@@ -113,46 +113,34 @@ def _outcomes(
             yield ArrivalOutcome(arrival, None, to_us(decision.retry_after or 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one limit; None for what does not apply."""
+def figures(run: SimulatedRun) -> dict[str, Any]:
+    """Return the figures of a run for JSON; None for what does not apply.
 
-    limit: str
-    admitted: int
-    refused: int
-    #: The most units that started in any window of `window_s`; for slots, held at once.
-    fullest_window: int | float
-    window_s: float | None  #: the period of the limit in seconds; None for slots
-    wait_p50_s: float | None  #: seconds from arrival to start, of admitted arrivals
-    wait_p95_s: float | None
-    wait_p99_s: float | None
-    wait_max_s: float | None
-
-    @property
-    def fullest_text(self) -> str:
-        """``"20 in 60 s"``; for slots ``"10 at once"``."""
-        amount = f"{self.fullest_window:,}"
-        if self.window_s is None:
-            return f"{amount} at once"
-        us = round(self.window_s * MICROSECONDS)
-        unit = next((unit for unit in ("month", "w", "d", "h") if us % UNITS[unit] == 0), None)
-        return f"{amount} in {f'{us // UNITS[unit]} {unit}' if unit else f'{format_seconds(us)} s'}"
-
-
-def figures(run: SimulatedRun) -> Figures:
-    """Return the figures of a run."""
+    Waits are the seconds from arrival to start, of admitted arrivals. The fullest window has the
+    most units that started in any ``window_s`` seconds; for slots, the most that were held at once.
+    """
     waits = [one.wait / MICROSECONDS for one in run.outcomes if one.start is not None]
-    return Figures(
-        limit=str(run.limit),
-        admitted=len(waits),
-        refused=len(run.refused),
-        fullest_window=to_units(fullest(run)[0]),
-        window_s=None if run.slot_us else run.window / MICROSECONDS,
-        wait_p50_s=percentile(waits, 0.5),
-        wait_p95_s=percentile(waits, 0.95),
-        wait_p99_s=percentile(waits, 0.99),
-        wait_max_s=percentile(waits, 1),
-    )
+    return {
+        "limit": str(run.limit),
+        "admitted": len(waits),
+        "refused": len(run.refused),
+        "fullest_window": to_units(fullest(run)[0]),
+        "window_s": None if run.slot_us else run.window / MICROSECONDS,
+        "wait_p50_s": percentile(waits, 0.5),
+        "wait_p95_s": percentile(waits, 0.95),
+        "wait_p99_s": percentile(waits, 0.99),
+        "wait_max_s": percentile(waits, 1),
+    }
+
+
+def fullest_text(run: SimulatedRun) -> str:
+    """Return ``"20 in 60 s"``; for slots ``"10 at once"``."""
+    amount = f"{to_units(fullest(run)[0]):,}"
+    if run.slot_us:
+        return f"{amount} at once"
+    unit = next((unit for unit in ("month", "w", "d", "h") if run.window % UNITS[unit] == 0), None)
+    length = f"{run.window // UNITS[unit]} {unit}" if unit else f"{format_seconds(run.window)} s"
+    return f"{amount} in {length}"
 
 
 def fullest(run: SimulatedRun) -> tuple[int, int]:
@@ -194,16 +182,16 @@ def save_charts(trace: Trace, runs: Sequence[SimulatedRun], path: Path) -> None:
     started = [units(run.admitted) for run in runs]
     lanes = [Chart("arrivals", arrived, charts.GRAY, f"{len(trace.arrivals):,}")]
     for run, values in zip(runs, started, strict=True):
-        found, begin = figures(run), (fullest(run)[1] - trace.origin) / MICROSECONDS
+        begin = (fullest(run)[1] - trace.origin) / MICROSECONDS
         shaded = None if run.slot_us else (begin, begin + run.window / MICROSECONDS)
         refused = units((one.time, one) for one in run.refused)
+        counts = f"{len(run.admitted):,} admitted, {len(run.refused):,} refused"
         lanes.append(
             Chart(
-                found.limit,
+                str(run.limit),
                 values,
                 charts.BLUE,
-                f"{found.admitted:,} admitted, {found.refused:,} refused, "
-                f"at most {found.fullest_text}",
+                f"{counts}, at most {fullest_text(run)}",
                 top=max(map(max, started)),
                 shares=[gone / (all_ or 1) for gone, all_ in zip(refused, arrived, strict=True)],
                 shaded=shaded,

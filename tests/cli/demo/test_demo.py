@@ -133,7 +133,7 @@ def test_an_interrupted_demo_puts_everything_away(tmp_path: Path, number: signal
         process.send_signal(number)
         _, errors = process.communicate(timeout=100)
     assert process.returncode == 130
-    assert errors.startswith("Interrupted")
+    assert errors == "Error: interrupted; the workers are stopped\n"
     assert_gone(started)
     assert list(tmp_path.iterdir()) == []
 
