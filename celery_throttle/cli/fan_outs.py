@@ -38,9 +38,7 @@ _COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
 name_argument = click.argument(
     "name",
     shell_complete=make_completer(
-        lambda throttle: [
-            progress.name for progress in throttle.run_plan(read_fan_outs(throttle.observer))
-        ]
+        lambda throttle: (one.name for one in throttle.run_plan(read_fan_outs(throttle.observer)))
     ),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from celery_throttle.cli.shared.console import confirm, echo_result
@@ -50,11 +52,8 @@ def pause(
         echo_result(result, _all_text("Paused", paused), as_json=as_json)
         return
     seconds = throttle[ref].pause(lasts, **author)
-    echo_result(
-        {"limit": ref.name, "key": ref.key, "seconds": seconds, "preview": preview},
-        f"{paused_text(ref_text(ref), seconds, lasts)}.",
-        as_json=as_json,
-    )
+    result = {**_fields(ref), "seconds": seconds, "preview": preview}
+    echo_result(result, f"{paused_text(ref_text(ref), seconds, lasts)}.", as_json=as_json)
 
 
 @command(takes_ref(or_all=True), author_options)
@@ -71,8 +70,12 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
     was_paused = target.throttle[ref].resume(**author)
     text = ref_text(ref)
     text = f"Resumed {text}." if was_paused else f"{sentence(text)} was not paused."
-    result = {"limit": ref.name, "key": ref.key, "was_paused": was_paused}
+    result = {**_fields(ref), "was_paused": was_paused}
     echo_result(result, text, as_json=as_json)
+
+
+def _fields(ref: LimitRef) -> dict[str, Any]:
+    return {"limit": ref.name, "key": ref.key}
 
 
 def _all_text(done: str, names: list[str]) -> str:
@@ -113,19 +116,12 @@ def define(
             click.echo(preview_text(preview))
     throttle[ref].define(texts or None, weight=weight, seconds=lasts, **author)
     clauses = [str(text) for text in texts]
-    result = {
-        "limit": ref.name,
-        "key": ref.key,
-        "clauses": clauses,
-        "weight": weight,
-        "seconds": lasts,
-        "preview": preview,
-    }
+    result = {**_fields(ref), "clauses": clauses, "weight": weight, "seconds": lasts}
     parts = ["; ".join(clauses)] if texts else []
     parts += [f"weight {weight}"] if weight is not None else []
     until = "until undefine" if lasts is None else f"for {format_seconds(lasts)}"
     text = f"Defined {ref_text(ref)}, {until}: {', '.join(parts)}."
-    echo_result(result, text, as_json=as_json)
+    echo_result({**result, "preview": preview}, text, as_json=as_json)
 
 
 @command(takes_ref(key_option=True), author_options, yes_option)
@@ -143,7 +139,7 @@ def undefine(
     clauses = [str(one) for one in below]
     confirm(f"{preview_text(preview)}\n{below_text(clauses)}\nUndefine it?", yes=yes)
     throttle[ref].undefine(**author)
-    result = {"limit": ref.name, "key": ref.key, "clauses": clauses, "preview": preview}
+    result = {**_fields(ref), "clauses": clauses, "preview": preview}
     text = f"Undefined {ref_text(ref)}: {'; '.join(clauses) or 'not defined'} from now on."
     echo_result(result, text, as_json=as_json)
 
@@ -166,5 +162,5 @@ def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: 
         yes=yes,
     )
     throttle[ref].reset(**author)
-    result = {"limit": ref.name, "key": ref.key, "preview": preview}
+    result = {**_fields(ref), "preview": preview}
     echo_result(result, f"Reset {ref_text(ref)}.", as_json=as_json)

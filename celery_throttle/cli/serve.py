@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,24 +22,27 @@ from celery_throttle.observe.status.stored import read_names
 _PASSWORD_VARIABLE = "THROTTLE_WEB_PASSWORD"  # noqa: S105  # not a password, but its variable
 
 
-def _port_option(default: int) -> Decorator:
-    return click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        default=default,
-        show_default=True,
-        help="Port to listen on; 0 for any free port.",
-    )
+def _listen_options(port: int, host: str, note: str) -> Decorator:
+    """Return a decorator that adds the options where to listen, with these defaults."""
+
+    def decorate(function: Any) -> Any:
+        add_host = click.option(
+            "--host", default=host, show_default=True, help=f"Address to listen on{note}"
+        )
+        add_port = click.option(
+            "--port",
+            type=click.IntRange(0, 65535),
+            default=port,
+            show_default=True,
+            help="Port to listen on; 0 for any free port.",
+        )
+        return add_port(add_host(function))
+
+    return decorate
 
 
 @click.command()
-@_port_option(9808)
-@click.option(
-    "--host",
-    default="0.0.0.0",  # noqa: S104  # Prometheus usually runs on another machine
-    show_default=True,
-    help="Address to listen on; 127.0.0.1 for this machine only.",
-)
+@_listen_options(9808, "0.0.0.0", "; 127.0.0.1 for this machine only.")  # noqa: S104  # Prometheus usually runs on another machine
 @click.option(
     "--limits",
     type=click.IntRange(min=1),
@@ -68,13 +72,7 @@ def metrics(target: Target, port: int, host: str, limits: int) -> None:
 
 
 @click.command()
-@_port_option(5556)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on. Others than those of this machine need a password.",
-)
+@_listen_options(5556, "127.0.0.1", ". Others than those of this machine need a password.")
 @click.option(
     "--password-file",
     type=click.Path(dir_okay=False, path_type=Path),

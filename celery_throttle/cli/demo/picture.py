@@ -92,54 +92,41 @@ def save(record: Record, path: Path) -> None:
 
 def _charts(record: Record, columns: int) -> list[Chart]:
     """Return the charts with this number of bars."""
-    figures = record.figures()
     step = record.planned / columns
     begun = min(columns, int(record.now / step) + 1)
     # A bar shows the second that ends with it, or its whole time if that is longer.
     ends = [min((number + 1) * step, record.now) for number in range(begun)]
-    starts = [record.per_second(end, max(1.0, step)) for end in ends]
-    now = f"{record.per_second(record.now):.0f} in the last second"
+    starts = [record.per_second(end, max(1.0, step)) for end in ends] + [0.0] * (columns - begun)
+    waiting = [tasks for _, tasks in record.waiting] or [0]
     if record.ended:
-        now = f"at most {record.fullest_second()} in one second, {record.allowed} allowed"
-    waiting = f"{record.waiting[-1][1]} now" if record.waiting else ""
-    most = f"at most {max((tasks for _, tasks in record.waiting), default=0)}"
+        rate = f"at most {record.fullest_second()} in one second, {record.allowed} allowed"
+        line = f"at most {max(waiting)}"
+    else:
+        rate = f"{record.per_second(record.now):.0f} in the last second"
+        line = f"{waiting[-1]} now"
     latencies = [(sent, round((started - sent) * 1000)) for sent, started in record.plain]
-    rest = [0.0] * (columns - begun)
+    slow, latency = _highest(latencies, step, begun, columns), _latency_text(record.figures())
+    waits = _highest(record.waiting, step, begun, columns)
     return [
-        Chart(
-            "Starts per second with the limit",
-            [*starts, *rest],
-            charts.BLUE,
-            now,
-            top=record.allowed,
-        ),
-        Chart(
-            "Tasks in the line",
-            [*_highest(record.waiting, step, begun), *rest],
-            charts.ORANGE,
-            most if record.ended else waiting,
-        ),
-        Chart(
-            "Latency without a limit, in ms",
-            [*_highest(latencies, step, begun), *rest],
-            charts.GREEN,
-            _latency_text(figures),
-            top=_MIN_TOP_MS,
-        ),
+        Chart("Starts per second with the limit", starts, charts.BLUE, rate, record.allowed),
+        Chart("Tasks in the line", waits, charts.ORANGE, line),
+        Chart("Latency without a limit, in ms", slow, charts.GREEN, latency, _MIN_TOP_MS),
     ]
 
 
-def _highest(points: Iterable[tuple[float, float]], step: float, bars: int) -> list[float]:
+def _highest(
+    points: Iterable[tuple[float, float]], step: float, begun: int, columns: int
+) -> list[float]:
     """Return the highest value of each bar, from pairs of time and value.
 
-    A bar without a point repeats the one before.
+    A bar without a point repeats the one before; those that have not begun are 0.
     """
     found: dict[int, float] = {}
     for at, value in points:
         found[int(at / step)] = max(value, found.get(int(at / step), 0.0))
-    values: list[float] = []
-    for number in range(bars):
-        values.append(found.get(number, values[-1] if values else 0.0))
+    values = [0.0] * columns
+    for number in range(begun):
+        values[number] = found.get(number, values[number - 1])
     return values
 
 

@@ -7,10 +7,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 
@@ -43,38 +43,29 @@ _WORKER_OPTIONS = (
 )
 
 
-class Stage(NamedTuple):
-    """The server and the workers of a run."""
-
-    client: Any  #: of the server
-    app: Any
-    workers: Sequence[Process]
-
-
-def run_demo(record: Record, check: Callable[[], None]) -> Generator[None, None, None]:
+def run_demo(record: Record, check: Callable[[], None]) -> Iterator[None]:
     """Run the demo of an empty record; yield at each poll, and when the demo has ended.
 
     ``check`` raises to end the demo.
     """
     yield
-    with _start(str(record.limit), check) as stage:
-        record.server = server_version(stage.client)
+    with _start(str(record.limit), check) as (app, client, check_all):
+        record.server = server_version(client)
         record.began = time.monotonic()
         end = record.began + 2 * record.planned + GRACE_SECONDS
         while not record.is_complete and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
-            check()
-            for worker in stage.workers:
-                worker.check()
-            _send(stage.app, record)
-            _read(stage, record)
+            check_all()
+            _send(app, record)
+            _read(app, client, record)
             yield
     record.ended = True
     yield
 
 
 @contextmanager
-def _start(limit: str, check: Callable[[], None]) -> Iterator[Stage]:
+def _start(limit: str, check: Callable[[], None]) -> Iterator[tuple[Any, Any, Callable[[], None]]]:
+    """Context: the app, the client of the server, and a check that the workers live."""
     with ExitStack() as ends:
         root = tempfile.TemporaryDirectory(prefix="throttle-demo-", ignore_cleanup_errors=True)
         directory = Path(ends.enter_context(root))
@@ -96,7 +87,7 @@ def _start(limit: str, check: Callable[[], None]) -> Iterator[Stage]:
                 worker.check()
 
         wait_until(lambda: client.llen(EVENTS) >= WORKERS, check_all, "the workers")
-        yield Stage(client, app, workers)
+        yield app, client, check_all
 
 
 def _send(app: Any, record: Record) -> None:
@@ -114,9 +105,9 @@ def _send(app: Any, record: Record) -> None:
         record.sent += 1
 
 
-def _read(stage: Stage, record: Record) -> None:
-    waiting = stage.client.get(stage.app.throttle.keys.backlog(LimitRef(LIMIT, None)))
-    for event in stage.client.lrange(EVENTS, record.events, -1):
+def _read(app: Any, client: Any, record: Record) -> None:
+    waiting = client.get(app.throttle.keys.backlog(LimitRef(LIMIT, None)))
+    for event in client.lrange(EVENTS, record.events, -1):
         record.add(event)
     record.now = time.monotonic() - record.began
     record.waiting.append((record.now, int(waiting or 0)))

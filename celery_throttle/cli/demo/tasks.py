@@ -29,8 +29,10 @@ VARIABLE = "THROTTLE_DEMO"
 
 def make_app(url: str, limit: str) -> Celery:
     """Return the app; ``url``: of the server of its own, which is broker and limits server."""
-    app = Celery("demo", broker=url, set_as_current=False)
+    app = Celery("demo", set_as_current=False)
     app.conf.update(
+        broker_read_url=url,  # the environment may name another broker
+        broker_write_url=url,
         broker_connection_retry_on_startup=True,
         task_ignore_result=True,
         worker_enable_remote_control=False,

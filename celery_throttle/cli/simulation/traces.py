@@ -32,9 +32,6 @@ EDGE_LEAD_US = 1_000
 #: The name of standard input.
 STDIN = "-"
 
-#: The columns of a file: time and cost.
-_COLUMNS = 2
-
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 _DATE = re.compile(
     r"(?:(\d{4}-\d\d-\d\d)[T ])?(\d?\d:\d\d)(:\d\d)?(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?", re.ASCII
@@ -149,13 +146,8 @@ def _random(rate: str, duration: str, seed: str = "1") -> Iterator[Arrival]:
 def _edges(bursts: str, duration: str) -> Iterator[Arrival]:
     count, _, window_text = bursts.partition("@")
     window, length = parse_duration(window_text), parse_duration(duration)
-    if window <= EDGE_LEAD_US or window >= length:
-        raise CommandError(
-            f"{shown(bursts)} has no edge; allowed: windows of more than {EDGE_LEAD_US} us, "
-            "in less time than it lasts"
-        )
     for edge in range(window, length, window):
-        for at in (edge - EDGE_LEAD_US, edge):
+        for at in (max(0, edge - EDGE_LEAD_US), edge):
             yield from repeat(Arrival(at), _whole(count, "count"))
 
 
@@ -261,7 +253,7 @@ def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
 
 
 def _arrival(cells: list[str]) -> Arrival:
-    if len(cells) > _COLUMNS:
+    time, cost, *more = [*cells, ""]
+    if more[1:]:
         raise CommandError(f"{shown(','.join(cells))} has {len(cells)} columns")
-    cost = parse_cost(cells[1]) if cells[1:] and cells[1] else 1
-    return Arrival(parse_time(cells[0]), cost, cells[0])
+    return Arrival(parse_time(time), parse_cost(cost) if cost else 1, time)

@@ -41,6 +41,7 @@ def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         "TMPDIR": str(directory),
         "PYTHONUNBUFFERED": "1",
         "THROTTLE_URL": "redis://localhost:1",
+        "CELERY_BROKER_URL": "redis://localhost:1",
     }
     with subprocess.Popen(
         [COMMAND, "demo", *options],
