@@ -137,9 +137,8 @@ def _fields(
 
 def _figures_table(runs: Sequence[SimulatedRun]) -> Table:
     rows = []
-    for run in runs:
-        found = figures(run)
-        counts = (f"{found['admitted']:,}", f"{found['refused']:,}", fullest_text(run))
+    for found in map(figures, runs):
+        counts = (f"{found['admitted']:,}", f"{found['refused']:,}", fullest_text(found))
         names = ("wait_p50_s", "wait_p95_s", "wait_p99_s", "wait_max_s")
         waits = (format_figure(found[name], "{:.3f}") for name in names)
         rows.append(Row((found["limit"], *counts, *waits)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -133,14 +133,14 @@ def figures(run: SimulatedRun) -> dict[str, Any]:
     }
 
 
-def fullest_text(run: SimulatedRun) -> str:
-    """Return ``"20 in 60 s"``; for slots ``"10 at once"``."""
-    amount = f"{to_units(fullest(run)[0]):,}"
-    if run.slot_us:
+def fullest_text(found: Mapping[str, Any]) -> str:
+    """Return the fullest window of figures: ``"20 in 60 s"``; for slots ``"10 at once"``."""
+    amount = f"{found['fullest_window']:,}"
+    if found["window_s"] is None:
         return f"{amount} at once"
-    unit = next((unit for unit in ("month", "w", "d", "h") if run.window % UNITS[unit] == 0), None)
-    length = f"{run.window // UNITS[unit]} {unit}" if unit else f"{format_seconds(run.window)} s"
-    return f"{amount} in {length}"
+    us = to_us(found["window_s"])
+    unit = next((unit for unit in ("month", "w", "d", "h") if us % UNITS[unit] == 0), None)
+    return f"{amount} in " + (f"{us // UNITS[unit]} {unit}" if unit else f"{format_seconds(us)} s")
 
 
 def fullest(run: SimulatedRun) -> tuple[int, int]:
@@ -148,13 +148,13 @@ def fullest(run: SimulatedRun) -> tuple[int, int]:
 
     Each slot counts as one unit.
     """
-    admitted = run.admitted
+    admitted, length = run.admitted, run.window
     amounts = [MILLION if run.slot_us else to_millionths(one.cost) for _, one in admitted]
     best = (0, 0)
     stop = amount = 0
     # The fullest window begins with an admission.
     for first, (start, _) in enumerate(admitted):
-        while stop < len(admitted) and admitted[stop][0] < start + run.window:
+        while stop < len(admitted) and admitted[stop][0] < start + length:
             amount += amounts[stop]
             stop += 1
         if amount > best[0]:
@@ -182,16 +182,16 @@ def save_charts(trace: Trace, runs: Sequence[SimulatedRun], path: Path) -> None:
     started = [units(run.admitted) for run in runs]
     lanes = [Chart("arrivals", arrived, charts.GRAY, f"{len(trace.arrivals):,}")]
     for run, values in zip(runs, started, strict=True):
-        begin = (fullest(run)[1] - trace.origin) / MICROSECONDS
+        found, begin = figures(run), (fullest(run)[1] - trace.origin) / MICROSECONDS
         shaded = None if run.slot_us else (begin, begin + run.window / MICROSECONDS)
         refused = units((one.time, one) for one in run.refused)
-        counts = f"{len(run.admitted):,} admitted, {len(run.refused):,} refused"
+        counts = f"{found['admitted']:,} admitted, {found['refused']:,} refused"
         lanes.append(
             Chart(
                 str(run.limit),
                 values,
                 charts.BLUE,
-                f"{counts}, at most {fullest_text(run)}",
+                f"{counts}, at most {fullest_text(found)}",
                 top=max(map(max, started)),
                 shares=[gone / (all_ or 1) for gone, all_ in zip(refused, arrived, strict=True)],
                 shaded=shaded,
