@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from math import inf
 from typing import Any
 
@@ -15,35 +14,35 @@ from celery_throttle.cli.shared.console import (
     confirm,
     echo_json,
     echo_pairs,
+    echo_result,
     echo_table,
+    progress_bar,
 )
 from celery_throttle.cli.shared.options import (
     author_options,
-    json_option,
+    command,
+    for_option,
     make_completer,
-    pause_length_option,
-    to_seconds,
     yes_option,
 )
-from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
 from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
 from celery_throttle.observe.status_text import fan_out_state, to_json, waiting_text
 from celery_throttle.observe.text import amount, count, format_seconds
 
+#: The counts of tasks, as they are shown.
+_COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
+
 name_argument = click.argument(
     "name",
     shell_complete=make_completer(
-        lambda throttle: [
-            progress.name for progress in throttle.run_plan(read_fan_outs(throttle.observer))
-        ]
+        lambda throttle: (one.name for one in throttle.run_plan(read_fan_outs(throttle.observer)))
     ),
 )
 
 
-@click.command()
-@json_option
-@pass_target
+@command()
 def fanouts(target: Target, *, as_json: bool) -> None:
     """List all fan-outs.
 
@@ -52,18 +51,16 @@ def fanouts(target: Target, *, as_json: bool) -> None:
     found = target.throttle.run_plan(read_fan_outs(target.throttle.observer))
     if as_json:
         echo_json({"fanouts": [_fields(progress) for progress in found]})
-        return
-    if not found:
+    elif not found:
         click.echo("No fan-outs.")
-        return
-    head = ("fan-out", "state", ">sent", ">waiting", ">running", ">done", ">failed", ">revoked")
-    echo_table(Table(head, [Row(_cells(progress)) for progress in found]))
+    else:
+        head = ("fan-out", "state", *(f">{name}" for name in _COUNTS))
+        rows = [Row((one.name, _state(one), *(n for _, n in _counts(one)))) for one in found]
+        echo_table(Table(head, rows))
 
 
-def _cells(progress: Progress) -> tuple[str, ...]:
-    counts = (progress.sent, progress.waiting, progress.running, progress.done)
-    ends = (progress.failed, progress.revoked)
-    return (progress.name, _state(progress), *(f"{tasks:,}" for tasks in (*counts, *ends)))
+def _counts(progress: Progress) -> list[tuple[str, str]]:
+    return [(name, f"{getattr(progress, name):,}") for name in _COUNTS]
 
 
 def _state(progress: Progress) -> str:
@@ -81,10 +78,7 @@ def fanout() -> None:
     """Show, pause, resume or cancel a fan-out."""
 
 
-@fanout.command()
-@name_argument
-@json_option
-@pass_target
+@command(name_argument, group=fanout)
 def show(target: Target, name: str, *, as_json: bool) -> None:
     """Show the progress of a fan-out."""
     found = FanOut(target.throttle, name)
@@ -93,8 +87,7 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
         echo_json({**_fields(progress), "forecast": forecast})
         return
     click.secho(f"fan-out {name}: {_state(progress)}", bold=True)
-    names = ("sent", "waiting", "running", "done", "failed", "revoked")
-    pairs = [(name, f"{getattr(progress, name):,}") for name in names]
+    pairs = _counts(progress)
     if progress.rate is not None:
         pairs.append(("rate", f"{amount(progress.rate)} tasks/s end"))
     if progress.waiting:
@@ -102,59 +95,31 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
     echo_pairs(pairs)
 
 
-@fanout.command()
-@name_argument
-@pause_length_option
-@author_options
-@json_option
-@pass_target
+@command(name_argument, for_option("pause", "resume"), author_options, group=fanout)
 def pause(
-    target: Target,
-    name: str,
-    *,
-    lasts: int | None,
-    reason: str | None,
-    by: str | None,
-    as_json: bool,
+    target: Target, name: str, *, lasts: float | None, as_json: bool, **author: str | None
 ) -> None:
     """Pause a fan-out: none of its waiting tasks starts.
 
     A new pause never shortens a pause that is already in force.
     """
-    found, seconds = FanOut(target.throttle, name), to_seconds(lasts)
-    found.pause(seconds, reason=reason, by=by)
+    found = FanOut(target.throttle, name)
+    found.pause(lasts, **author)
     progress = found.progress()
-    if as_json:
-        echo_json(_fields(progress))
-    else:
-        text = paused_text(f"fan-out {name}", progress.paused, seconds)
-        click.echo(f"{text}: {waiting_text(progress.waiting)}.")
+    text = paused_text(f"fan-out {name}", progress.paused, lasts)
+    echo_result(_fields(progress), f"{text}: {waiting_text(progress.waiting)}.", as_json=as_json)
 
 
-@fanout.command()
-@name_argument
-@author_options
-@json_option
-@pass_target
-def resume(target: Target, name: str, *, reason: str | None, by: str | None, as_json: bool) -> None:
+@command(name_argument, author_options, group=fanout)
+def resume(target: Target, name: str, *, as_json: bool, **author: str | None) -> None:
     """Lift the pause of a fan-out."""
     found = FanOut(target.throttle, name)
-    found.resume(reason=reason, by=by)
-    if as_json:
-        echo_json(_fields(found.progress()))
-    else:
-        click.echo(f"Resumed fan-out {name}.")
+    found.resume(**author)
+    echo_result(_fields(found.progress()), f"Resumed fan-out {name}.", as_json=as_json)
 
 
-@fanout.command()
-@name_argument
-@author_options
-@yes_option
-@json_option
-@pass_target
-def cancel(
-    target: Target, name: str, *, reason: str | None, by: str | None, yes: bool, as_json: bool
-) -> None:
+@command(name_argument, author_options, yes_option, group=fanout)
+def cancel(target: Target, name: str, *, yes: bool, as_json: bool, **author: str | None) -> None:
     """Discard all waiting tasks of a fan-out.
 
     The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
@@ -164,11 +129,7 @@ def cancel(
     waiting = found.progress().waiting
     tasks = count(waiting, "waiting task")
     confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)
-    with click.progressbar(length=waiting, label="Cancelling", file=sys.stderr) as bar:
-        cancelled = found.cancel(
-            lambda discarded: bar.update(discarded - bar.pos), reason=reason, by=by
-        )
-    if as_json:
-        echo_json({**_fields(found.progress()), "discarded": cancelled})
-    else:
-        click.echo(f"Cancelled fan-out {name}: {count(cancelled, 'task')} discarded.")
+    with progress_bar("Cancel") as progress:
+        cancelled = found.cancel(lambda discarded: progress(discarded, waiting), **author)
+    text = f"Cancelled fan-out {name}: {count(cancelled, 'task')} discarded."
+    echo_result({**_fields(found.progress()), "discarded": cancelled}, text, as_json=as_json)
