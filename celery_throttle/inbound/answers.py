@@ -86,32 +86,29 @@ def answer_to(error: Throttled | StoreError) -> Answer:
     """
     if isinstance(error, Throttled):
         return refusal(error.limit, whole_seconds(error.retry_after, error.paused))
-    return outage()
+    return outage_answer()
 
 
 def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = True) -> Answer:
     """Return the answer 429, with added header fields; ``named``: its body names the limit."""
     members = {"violated-policies": [limit]} if named else {}
-    answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, _QUOTA_EXCEEDED, retry_after, members)
+    problem = {"type": _QUOTA_EXCEEDED, **members}
+    answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, retry_after, problem)
     return replace(answer, headers=(*answer.headers, *fields), limit=limit)
 
 
-def outage() -> Answer:
+def outage_answer() -> Answer:
     """Return the answer 503: the limits server cannot be reached."""
-    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "about:blank", UNKNOWN_WAIT_SECONDS, {})
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, UNKNOWN_WAIT_SECONDS, {"type": "about:blank"})
 
 
-def _answer(
-    status: HTTPStatus, uri: str, retry_after: int, members: Mapping[str, object]
-) -> Answer:
-    problem = {
-        "type": uri,
+def _answer(status: HTTPStatus, retry_after: int, problem: Mapping[str, object]) -> Answer:
+    members = {
         "title": status.phrase,
         "status": int(status),
         "detail": f"This could pass in {retry_after} s.",
-        **members,
     }
-    body = json.dumps(problem).encode("ascii")
+    body = json.dumps({**problem, **members}).encode("ascii")
     headers = (
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
@@ -148,7 +145,7 @@ class Policies:
         refused = not decision.allowed
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
         name = decision.limited_by or self._binding(decision.burst)
-        known = refused or not (name and self.slots_only(name))
+        known = refused or not (name and self._slots_only(name))
         if name:
             reset = f";t={wait}" if known else ""
             yield "RateLimit", f'"{name}";r={decision.remaining}{reset}'
@@ -157,7 +154,7 @@ class Policies:
         yield "X-RateLimit-Limit", str(decision.burst)
         yield "X-RateLimit-Remaining", str(decision.remaining)
         if known:
-            unknown = decision.paused == inf or (refused and self.slots_only(name))
+            unknown = decision.paused == inf or bool(refused and name and self._slots_only(name))
             full = wait if unknown else ceil(decision.reset_after)
             yield "X-RateLimit-Reset", str(max(wait, full))
 
@@ -176,17 +173,25 @@ class Policies:
 
     def wait(self, decision: Decision) -> int:
         """Return the ``Retry-After`` of a refusal."""
-        if decision.limited_by and self.slots_only(decision.limited_by) and not decision.paused:
+        if decision.limited_by and self._slots_only(decision.limited_by) and not decision.paused:
             return UNKNOWN_WAIT_SECONDS  # released when a request ends, not when its lease would
         return whole_seconds(decision.retry_after, decision.paused)
 
-    def capacity(self, name: str) -> int:
-        """Return the units of a limit that can pass at once, as the code defines it."""
-        return min(limit.burst for limit in self.limits[name])
+    def refused(self, error: Throttled) -> Decision:
+        """Return the decision of an error. Fewer units remain than the request needs."""
+        return Decision(
+            allowed=False,
+            burst=min(limit.burst for limit in self.limits[error.limit]),
+            remaining=0,
+            retry_after=error.retry_after,
+            reset_after=0.0,
+            limited_by=error.limit,
+            paused=error.paused,
+        )
 
-    def slots_only(self, name: str | None) -> bool:
+    def _slots_only(self, name: str) -> bool:
         """Whether a limit has slots and no rate."""
-        return name is not None and all(map(has_slots, self.limits[name]))
+        return all(map(has_slots, self.limits[name]))
 
     def _binding(self, capacity: int) -> str | None:
         """Return the limit that an allowing decision describes, which states only the capacity."""

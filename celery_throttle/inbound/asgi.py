@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from celery_throttle.inbound.admitter import Admission
+from celery_throttle.inbound.admitter import DECISION, Middleware
 from celery_throttle.inbound.answers import Answer, Fields
-from celery_throttle.inbound.middleware import DECISION, Middleware
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -71,25 +70,21 @@ class ThrottledASGI(Middleware[ASGIApp]):
         admission = await self._admitter.aadmit(scope)
         scope = {**scope, DECISION: admission.decision}
         if admission.answer is not None:
-            await self._refuse(admission, scope, receive, send)
+            await self._refuse(admission.answer, scope, receive, send)
             return
         try:
             await self.app(scope, receive, _add_fields(admission.fields, send))
         finally:
             await self._admitter.arelease(admission)
 
-    async def _refuse(
-        self, admission: Admission, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        answer = admission.answer
-        assert answer is not None  # noqa: S101  # it is refused
+    async def _refuse(self, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await receive()  # websocket.connect
             if _DENIAL in (scope.get("extensions") or ()):
                 await _send_answer(answer, "websocket.http.response", send)
             else:
                 await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
-        elif self._refused is not None and admission.decision is not None:
+        elif self._refused is not None and answer.limit is not None:
             await self._refused(scope, receive, _add_fields(answer.bodyless_headers, send))
         else:
             await _send_answer(answer, "http.response", send)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from inspect import (
     Parameter,
-    Signature,
     isasyncgenfunction,
     isawaitable,
     isclass,
@@ -16,9 +15,9 @@ from inspect import (
 from typing import Any, NamedTuple, TypeVar
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.inbound.admitter import Admission, Admitter
+from celery_throttle.inbound.admitter import Admission, Admitter, OutageLog
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, check_function
+from celery_throttle.inbound.rules import KeySpec, RequestCost, check_function
 from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.key_template import ArgumentReader
 
@@ -76,15 +75,18 @@ def throttled(
             @throttled(throttle["search"], key=lambda request: request.user.id)
             def search(request): ...
     """
-    options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait, "lease": lease}
-    admitter = Admitter.read(limits, **options, outage=outage)
+    outages = OutageLog(outage)
     if refused is not None and not callable(refused):
         raise ConfigurationError(f"refused must be a function of an Answer, not {shown(refused)}")
 
     def decorate(view: View) -> View:
         _check_view(view)
+        adapt = _adapter(view)
+        admitter = Admitter(
+            limits, outages, key=adapt(key), cost=adapt(cost), max_wait=max_wait, lease=lease
+        )
         limit = _limit_async if _is_async(view) else _limit
-        limited: View = limit(view, admitter.adapted(_adapter(view)), refused)
+        limited: View = limit(view, admitter, refused)
         return limited
 
     return decorate
@@ -139,37 +141,41 @@ def _check_view(view: Any) -> None:
         )
 
 
-def _adapter(view: Any) -> Callable[[KeyFunction], KeyFunction]:
+def _adapter(view: Any) -> Callable[[Any], Any]:
     """Return what lets key and cost functions take a :class:`_Call` of a view.
 
-    Each gets the arguments that it names, whether the view got them by position or by name.
+    Each gets the arguments that it names, whether the view got them by position or by name. In a
+    mapping, each function is adapted. Whatever else a key or cost may be stays as it is.
     """
     # Django passes a partial of a bound method that claims to wrap the method, which has a self.
     called = partial(view.func, *view.args, **view.keywords) if isinstance(view, partial) else view
     of_view = signature(called)
     where = f"view {getattr(view, '__name__', shown(view))!r}"
 
-    def adapt(function: KeyFunction) -> KeyFunction:
-        parameters = _signature(function).parameters.values()
+    def adapt(option: Any) -> Any:
+        if isinstance(option, Mapping):
+            return {name: adapt(function) for name, function in option.items()}
+        if not callable(option):
+            return option
+        parameters = _parameters(option)
         if any(one.kind in _VARIADIC for one in parameters):
-            return lambda call: function(*call.args, **call.kwargs)
+            return lambda call: option(*call.args, **call.kwargs)
         known = of_view.parameters
         names = [one.name for one in parameters if one.name in known or one.default is one.empty]
         reader = ArgumentReader.for_signature(of_view, names, where)
-        return lambda call: function(**dict(zip(names, reader.read(*call), strict=True)))
+        return lambda call: option(**dict(zip(names, reader.read(*call), strict=True)))
 
     return adapt
 
 
-def _signature(function: KeyFunction) -> Signature:
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """Return the parameters of a key or cost function, which all have names to pass them by."""
     check_function(function, "key")
     try:
-        found = signature(function)
+        found = list(signature(function).parameters.values())
     except (TypeError, ValueError):
         found = None
-    if found is None or any(
-        one.kind is Parameter.POSITIONAL_ONLY for one in found.parameters.values()
-    ):
+    if found is None or any(one.kind is Parameter.POSITIONAL_ONLY for one in found):
         raise ConfigurationError(
             f"{shown(function)} does not say which arguments of a view it takes; allowed: a "
             "function such as lambda request: request.user.id"

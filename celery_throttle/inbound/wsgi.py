@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.inbound.admitter import Admission
-from celery_throttle.inbound.answers import Fields
-from celery_throttle.inbound.middleware import DECISION, Middleware
+from celery_throttle.inbound.admitter import DECISION, Middleware
+from celery_throttle.inbound.answers import Answer, Fields
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -66,7 +65,7 @@ class ThrottledWSGI(Middleware[WSGIApp]):
         admission = self._admitter.admit(environ)
         environ[DECISION] = admission.decision
         if admission.answer is not None:
-            return self._refuse(admission, environ, start_response)
+            return self._refuse(admission.answer, environ, start_response)
         start = _add_fields(admission.fields, start_response)
         if admission.slot is None:
             return self.app(environ, start)
@@ -78,11 +77,9 @@ class ThrottledWSGI(Middleware[WSGIApp]):
         return _Body(body, lambda: self._admitter.release(admission))
 
     def _refuse(
-        self, admission: Admission, environ: WSGIEnvironment, start_response: StartResponse
+        self, answer: Answer, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
-        answer = admission.answer
-        assert answer is not None  # noqa: S101  # it is refused
-        if self._refused is not None and admission.decision is not None:
+        if self._refused is not None and answer.limit is not None:
             return self._refused(environ, _add_fields(answer.bodyless_headers, start_response))
         start_response(answer.status_line, list(answer.headers))
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [answer.body]
