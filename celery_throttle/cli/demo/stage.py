@@ -19,8 +19,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import safe_url
-from celery_throttle.testing.processes import Process
-from celery_throttle.testing.server import server_version, start_server, wait_until
+from celery_throttle.testing.server import Process, server_version, start_server, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
