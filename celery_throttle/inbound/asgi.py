@@ -29,23 +29,12 @@ class ThrottledASGI(Middleware[ASGIApp]):
 
     HTTP requests and websockets are limited; a websocket counts once, when it opens. A slot is held
     until the call of the app ends. The event loop is not blocked, unless ``key`` or ``cost`` blocks
-    it. The app finds the :class:`~celery_throttle.Decision` about its request in the scope, under
-    ``"celery_throttle.decision"``; it is None if no limit applied.
+    it.
 
-    Args:
-        app: The app to limit.
-        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: As for ``ThrottledWSGI``; a function of the scope, or a dict of such functions.
-        cost: As for ``ThrottledWSGI``; a function takes the scope. Default 1.
-        max_wait: The most seconds that a request waits for the limits; default 0.
-        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: As for ``ThrottledWSGI``; ``"open"`` or ``"closed"``, default ``"open"``.
-        headers: As for ``ThrottledWSGI``; default True.
-        refused: An ASGI app that answers refused HTTP requests instead of the problem document; the
-            headers of a refusal are added to its answer. Default: the problem document.
-
-    Raises:
-        ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+    The arguments ``app``, ``limits``, ``key``, ``cost``, ``max_wait``, ``lease``, ``outage``,
+    ``headers`` and ``refused``, their defaults and their errors are those of
+    :class:`~celery_throttle.inbound.ThrottledWSGI`. Functions take the scope instead of the
+    environ, in which the app finds the Decision. ``refused`` is an ASGI app, for HTTP requests.
 
     Example:
         ::
@@ -56,10 +45,7 @@ class ThrottledASGI(Middleware[ASGIApp]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or a websocket. Other scopes are passed on to the app.
 
-        Args:
-            scope: As ASGI defines it.
-            receive: As ASGI defines it.
-            send: As ASGI defines it.
+        ``scope``, ``receive`` and ``send`` are as ASGI defines them.
 
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.

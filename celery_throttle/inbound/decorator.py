@@ -50,24 +50,16 @@ def throttled(
     of the limits cannot be reached. A slot (``"10 at once"``) is held until the view returns, not
     until its answer has been sent.
 
-    Args:
-        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: As for ``ThrottledWSGI``; a function takes arguments of the view by their names, such
-            as ``lambda request: request.user.id``.
-        cost: As for ``ThrottledWSGI``; a function takes arguments of the view, as for ``key``.
-            Default 1.
-        max_wait: The most seconds that a call waits for the limits; default 0.
-        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: While the limits server cannot be reached, ``"open"`` calls the view and
-            ``"closed"`` refuses the call; default ``"open"``.
-        refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
-            the response of the view; for an async view, it may be async. Default: the call raises
-            an error.
+    The arguments ``limits``, ``key``, ``cost``, ``max_wait``, ``lease`` and ``outage``, their
+    defaults and their errors are those of :class:`~celery_throttle.inbound.ThrottledWSGI`, but
+    functions take arguments of the view by their names: ``lambda request: request.user.id``.
+    ``refused`` is a function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503)
+    into the response of the view; for an async view, it may be async.
 
     Raises:
         ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it
-            for an object that is not a view, and for a view without an argument that ``key`` or
-            ``cost`` names.
+            also for an object that is not a view, and for a view without an argument that ``key``
+            or ``cost`` names.
 
     Example:
         ::

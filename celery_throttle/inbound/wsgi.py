@@ -53,11 +53,7 @@ class ThrottledWSGI(Middleware[WSGIApp]):
     """
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request.
-
-        Args:
-            environ: The environ of the request.
-            start_response: As WSGI defines it.
+        """Answer a request. ``environ`` and ``start_response`` are as WSGI defines them.
 
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.

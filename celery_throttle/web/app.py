@@ -93,6 +93,7 @@ def create_app(
     app.jinja_env.globals.update(
         format_key=format_key, status_text=status_text, text=text, after=_after
     )
+    app.jinja_env.filters["without_broker"] = site.without_broker
     allowed = actions if callable(actions) else check_names(actions)
     app.before_request(_refuse_bad_host)
     app.before_request(lambda: guard(request, auth, allowed))

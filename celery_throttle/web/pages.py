@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 from flask import abort, render_template, request
 
@@ -51,14 +50,9 @@ def limits(site: Site) -> str:
     names = [name for name in _names(site, by_waiting=by_waiting) if search.lower() in name.lower()]
     page = TablePage.read(len(names), _ROWS)
     status = site.run(read_named(site.observer, names[page.rows]))
-    stranded = [
-        replace(one, queue=site.queue_name(one.queue), what=site.queue_name(one.what))
-        for one in status.stranded
-    ]
     return render_template(
         "limits.html",
         status=status,
-        stranded=stranded,
         charts={one.name: draw_starts(site.recent(one.name), None) for one in status.limits},
         page=page,
         search=search,
@@ -86,7 +80,6 @@ def limit(site: Site, name: str) -> str:
         at=site.read_time(),
         status=status,
         is_stored=site.run(is_stored(site.observer, ref)),
-        queues=[replace(one, name=site.queue_name(one.name)) for one in status.queues],
         allowance=allowance,
         starts=draw_starts(periods, allowance and allowance.per_second),
         waiting=draw_waiting(periods),
@@ -133,7 +126,7 @@ def waiting(site: Site, name: str) -> str:
         "waiting.html",
         ref=ref,
         at=site.read_time(),
-        tasks=[replace(task, queue=site.queue_name(task.queue)) for task in found.tasks],
+        tasks=found.tasks,
         page=TablePage(found.waiting, _ROWS, number),
     )
 
@@ -166,11 +159,9 @@ def task(site: Site) -> str:
             arguments[:] = site.limiter.task_arguments(packed)
         return site.limiter.task_name(packed)
 
-    found = site.run(explain_task(site.observer, task_id, read_message))
-    queue = None if found.queue is None else site.queue_name(found.queue)
     return render_template(
         "task.html",
-        task=replace(found, queue=queue),
+        task=site.run(explain_task(site.observer, task_id, read_message)),
         arguments=arguments,
         state=site.limiter.stored_state(task_id),
         at=site.read_time(),
@@ -202,7 +193,6 @@ def workers(site: Site) -> str:
     return render_template(
         "workers.html",
         fleet=fleet,
-        queues={site.queue_name(name): is_consumed for name, is_consumed in fleet.consumed.items()},
         workers=site.run(read_workers(site.observer, _MAX_WORKERS)),
         rules=rules,
         others={one.worker: one for one in rules.others} if rules else {},

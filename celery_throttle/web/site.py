@@ -76,9 +76,9 @@ class Site:
         newest = self.limiter.changes(most=NEWEST_CHANGES) if ids else []
         return [change for change in reversed(newest) if change.id in ids]
 
-    def queue_name(self, queue: str) -> str:
-        """Return the name of a queue without its broker, if that is the app's."""
-        return queue.removeprefix(self.limiter.own_broker)
+    def without_broker(self, text: str) -> str:
+        """Return a text in which the queues of the app are named without its broker."""
+        return text.replace(self.limiter.own_broker, "")
 
     def recent(self, name: str) -> tuple[Period, ...]:
         """Return the last 15 minutes of a limit.
