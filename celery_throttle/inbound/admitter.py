@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
-from celery_throttle.inbound.answers import Answer, Fields, Policies, outage_answer, refusal
+from celery_throttle.inbound.answers import Answer, Fields, Policies, outage_answer, refused_answer
 from celery_throttle.inbound.rules import KeySpec, RequestCost, Rules
 from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.requirement import find_slot_indexes
-from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+from celery_throttle.store.steps import Step, Steps
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,20 @@ DECISION = "celery_throttle.decision"
 _OUTAGES = {"open": "pass without limits", "closed": "are answered with 503"}
 
 
+class Refusal(NamedTuple):
+    """The refusal of a request, which must not reach the app."""
+
+    answer: Answer
+    error: Throttled | StoreError
+
+
 class Admission(NamedTuple):
     """The outcome of a request."""
 
     #: None if no limit applies, or the limits server cannot be reached.
     decision: Decision | None = None
     fields: Fields = ()  #: to add to the app's answer
-    answer: Answer | None = None  #: for a request that must not reach the app
-    error: Throttled | StoreError | None = None  #: the same as an exception
+    refusal: Refusal | None = None
     slot: Slot | None = None  #: held until the request is done
 
 
@@ -92,27 +98,12 @@ class Admitter:
         Slot(rules.limiter, rules.limiter.require(rules.refs, 1), max_wait, lease)  # checks both
         _ = rules.limiter.store  # that of a Celery app reads the URL, which may be wrong
 
-    def admit(self, request: Any) -> Admission:
+    def admit(self, request: Any) -> Steps[Admission]:
         """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
 
         Raises:
             ThrottleError: The key or cost function returned no valid key or cost.
         """
-        return run_steps(self._admit(request))
-
-    async def aadmit(self, request: Any) -> Admission:
-        """:meth:`admit` for asyncio."""
-        return await arun_steps(self._admit(request))
-
-    def release(self, admission: Admission) -> None:
-        """Release the slot of a request that is done."""
-        run_steps(self._release(admission))
-
-    async def arelease(self, admission: Admission) -> None:
-        """:meth:`release` for asyncio. A cancelled caller does not interrupt it."""
-        await arun_steps(self._release(admission))
-
-    def _admit(self, request: Any) -> Steps[Admission]:
         limiter, requirement = self._limiter, self._rules.requirement(request)
         if requirement is None:
             return Admission()
@@ -129,11 +120,8 @@ class Admitter:
             decision: Decision = yield step
         except StoreError as error:
             self._outages.record(error)
-            return (
-                Admission()
-                if self._outages.is_open
-                else Admission(None, (), outage_answer(), error)
-            )
+            closed = Admission(refusal=Refusal(outage_answer(), error))
+            return Admission() if self._outages.is_open else closed
         except Throttled as error:  # of a slot; it knows no more than that too few are left
             decision = self._policies.refused(error)
         self._outages.record()
@@ -142,12 +130,12 @@ class Admitter:
             return Admission(decision, fields, slot=slot)
         name = str(decision.limited_by)
         key = next(ref.key for ref in requirement.refs if ref.name == name)
-        answer = refusal(name, self._policies.wait(decision), fields, named=self._headers)
-        return Admission(
-            decision, fields, answer, Throttled(name, key, decision.retry_after, decision.paused)
-        )
+        answer = refused_answer(name, self._policies.wait(decision), fields, named=self._headers)
+        refused = Throttled(name, key, decision.retry_after, decision.paused)
+        return Admission(decision, fields, Refusal(answer, refused))
 
-    def _release(self, admission: Admission) -> Steps[None]:
+    def release(self, admission: Admission) -> Steps[None]:
+        """Release the slot of a request that is done. A cancelled caller does not interrupt it."""
         if admission.slot is not None:
             try:
                 yield exit_step(admission.slot)

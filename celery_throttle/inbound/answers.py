@@ -85,11 +85,13 @@ def answer_to(error: Throttled | StoreError) -> Answer:
                 return Response(answer.body, answer.status, answer.headers)
     """
     if isinstance(error, Throttled):
-        return refusal(error.limit, whole_seconds(error.retry_after, error.paused))
+        return refused_answer(error.limit, whole_seconds(error.retry_after, error.paused))
     return outage_answer()
 
 
-def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = True) -> Answer:
+def refused_answer(
+    limit: str, retry_after: int, fields: Fields = (), *, named: bool = True
+) -> Answer:
     """Return the answer 429, with added header fields; ``named``: its body names the limit."""
     members = {"violated-policies": [limit]} if named else {}
     problem = {"type": _QUOTA_EXCEEDED, **members}
@@ -142,19 +144,23 @@ class Policies:
         are certain, and until the limit is full again. Both are absent if a slot was acquired,
         since nobody knows when it will be released.
         """
-        refused = not decision.allowed
+        refused, burst = not decision.allowed, decision.burst
+        # An allowing decision does not name the limit that it describes, only its burst.
+        matching = [name for name, of in self.limits.items() if burst in {one.burst for one in of}]
+        found = list(self.limits) if len(self.limits) == 1 else matching
+        name = decision.limited_by or (found[0] if len(found) == 1 else None)
+        slots = name is not None and self._slots_only(name)
+        known = refused or not slots
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
-        name = decision.limited_by or self._binding(decision.burst)
-        known = refused or not (name and self._slots_only(name))
         if name:
             reset = f";t={wait}" if known else ""
             yield "RateLimit", f'"{name}";r={decision.remaining}{reset}'
-        if self.text and self._names_with(decision.burst):  # else redefined at run time
+        if self.text and matching:  # else redefined at run time
             yield "RateLimit-Policy", self.text
-        yield "X-RateLimit-Limit", str(decision.burst)
+        yield "X-RateLimit-Limit", str(burst)
         yield "X-RateLimit-Remaining", str(decision.remaining)
         if known:
-            unknown = decision.paused == inf or bool(refused and name and self._slots_only(name))
+            unknown = decision.paused == inf or slots
             full = wait if unknown else ceil(decision.reset_after)
             yield "X-RateLimit-Reset", str(max(wait, full))
 
@@ -192,16 +198,6 @@ class Policies:
     def _slots_only(self, name: str) -> bool:
         """Whether a limit has slots and no rate."""
         return all(map(has_slots, self.limits[name]))
-
-    def _binding(self, capacity: int) -> str | None:
-        """Return the limit that an allowing decision describes, which states only the capacity."""
-        if len(self.limits) == 1:
-            return next(iter(self.limits))
-        found = self._names_with(capacity)
-        return found[0] if len(found) == 1 else None
-
-    def _names_with(self, capacity: int) -> list[str]:
-        return [name for name, of in self.limits.items() if capacity in {one.burst for one in of}]
 
 
 def _items(name: str, limits: Mapping[str, Limits]) -> Iterator[str]:

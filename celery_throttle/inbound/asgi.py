@@ -7,6 +7,7 @@ from typing import Any
 
 from celery_throttle.inbound.admitter import DECISION, Middleware
 from celery_throttle.inbound.answers import Answer, Fields
+from celery_throttle.store.steps import arun_steps
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -53,15 +54,15 @@ class ThrottledASGI(Middleware[ASGIApp]):
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        admission = await self._admitter.aadmit(scope)
+        admission = await arun_steps(self._admitter.admit(scope))
         scope = {**scope, DECISION: admission.decision}
-        if admission.answer is not None:
-            await self._refuse(admission.answer, scope, receive, send)
+        if admission.refusal is not None:
+            await self._refuse(admission.refusal.answer, scope, receive, send)
             return
         try:
             await self.app(scope, receive, _add_fields(admission.fields, send))
         finally:
-            await self._admitter.arelease(admission)
+            await arun_steps(self._admitter.release(admission))
 
     async def _refuse(self, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -7,19 +7,19 @@ from functools import partial, wraps
 from inspect import (
     Parameter,
     isasyncgenfunction,
-    isawaitable,
     isclass,
     iscoroutinefunction,
     signature,
 )
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.inbound.admitter import Admission, Admitter, OutageLog
+from celery_throttle.inbound.admitter import Admitter, OutageLog
 from celery_throttle.inbound.answers import Answer
 from celery_throttle.inbound.rules import KeySpec, RequestCost, check_function
 from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.key_template import ArgumentReader
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -77,48 +77,37 @@ def throttled(
         admitter = Admitter(
             limits, outages, key=adapt(key), cost=adapt(cost), max_wait=max_wait, lease=lease
         )
-        limit = _limit_async if _is_async(view) else _limit
-        limited: View = limit(view, admitter, refused)
-        return limited
+        run = partial(_run, view, admitter, refused)
+
+        @wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            return run_steps(run(_Call(args, kwargs)))
+
+        @wraps(view)
+        async def limited_async(*args: Any, **kwargs: Any) -> Any:
+            return await arun_steps(run(_Call(args, kwargs)))
+
+        result: Any = limited_async if _is_async(view) else limited
+        return cast("View", result)
 
     return decorate
 
 
-def _limit(view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None) -> Any:
-    @wraps(view)
-    def limited(*args: Any, **kwargs: Any) -> Any:
-        admission = admitter.admit(_Call(args, kwargs))
-        if admission.answer is not None:
-            return _refuse(admission, refused)
-        try:
-            return view(*args, **kwargs)
-        finally:
-            admitter.release(admission)
-
-    return limited
-
-
-def _limit_async(view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None) -> Any:
-    @wraps(view)
-    async def limited(*args: Any, **kwargs: Any) -> Any:
-        admission = await admitter.aadmit(_Call(args, kwargs))
-        if admission.answer is not None:
-            response = _refuse(admission, refused)
-            return await response if isawaitable(response) else response
-        try:
-            return await view(*args, **kwargs)
-        finally:
-            await admitter.arelease(admission)
-
-    return limited
-
-
-def _refuse(admission: Admission, refused: Callable[[Answer], Any] | None) -> Any:
-    assert admission.answer is not None  # noqa: S101  # it is refused,
-    assert admission.error is not None  # noqa: S101  # for a reason
-    if refused is None:
-        raise admission.error
-    return refused(admission.answer)
+def _run(
+    view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None, call: _Call
+) -> Steps[Any]:
+    """Call a view if the limits allow it."""
+    admission = yield from admitter.admit(call)
+    if admission.refusal is not None:
+        if refused is None:
+            raise admission.refusal.error
+        respond = partial(refused, admission.refusal.answer)
+        return (yield Step(respond, respond))
+    try:
+        run = partial(view, *call.args, **call.kwargs)
+        return (yield Step(run, run))
+    finally:
+        yield from admitter.release(admission)
 
 
 def _is_async(view: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.inbound.admitter import DECISION, Middleware
 from celery_throttle.inbound.answers import Answer, Fields
+from celery_throttle.store.steps import run_steps
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -58,19 +59,19 @@ class ThrottledWSGI(Middleware[WSGIApp]):
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
         """
-        admission = self._admitter.admit(environ)
+        admission = run_steps(self._admitter.admit(environ))
         environ[DECISION] = admission.decision
-        if admission.answer is not None:
-            return self._refuse(admission.answer, environ, start_response)
+        if admission.refusal is not None:
+            return self._refuse(admission.refusal.answer, environ, start_response)
         start = _add_fields(admission.fields, start_response)
         if admission.slot is None:
             return self.app(environ, start)
         try:
             body = self.app(environ, start)
         except BaseException:
-            self._admitter.release(admission)
+            run_steps(self._admitter.release(admission))
             raise
-        return _Body(body, lambda: self._admitter.release(admission))
+        return _Body(body, lambda: run_steps(self._admitter.release(admission)))
 
     def _refuse(
         self, answer: Answer, environ: WSGIEnvironment, start_response: StartResponse

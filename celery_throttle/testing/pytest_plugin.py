@@ -1,20 +1,13 @@
 """The pytest plugin: limits in tests. Installed with the package, see ``docs/how-to/testing.md``.
 
-========================  =========================================================================
-``throttle_off``          Fixture, marker and setting: every limit allows everything, and no server
-                          is needed.
-``throttle_server``       Fixture, its value is a URL: a private server decides, for the session.
-``throttle_clock``        Fixture, its value is a :class:`~celery_throttle.testing.ManualClock`:
-                          limits are decided by its time, in memory, or on ``throttle_server``.
-``throttle_limits``       Fixture, a function: replaces limits for one test.
-``throttle_runs``         Fixture, its value is a record of the tasks that started or waited.
-========================  =========================================================================
+The fixtures are at the end of this module; ``throttle_off`` is also a marker and a setting.
 
 A test fails when an app with limits connects to its broker, if the environment overrides the broker
 or the result backend that the settings of the app name.
 
-A test begins with no units in use. One that uses none of these has the limits of the code under
-test on the server that the code  Celery and the limiter are imported where a test needs them.
+A test that uses one of them begins with no units in use. Any other has the limits of the code under
+test, on the server that the code configures. Celery and the limiter are imported where a test needs
+them.
 """
 
 from __future__ import annotations
