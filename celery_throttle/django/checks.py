@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -48,13 +46,17 @@ def check_limits(**_: Any) -> list[checks.CheckMessage]:
 
 def _import_tasks(app: Celery) -> list[checks.CheckMessage]:
     """Import the modules of the tasks; an error is one of the check, which can be silenced."""
+    was_set = _SKIP_CHECKS in os.environ
+    os.environ.setdefault(_SKIP_CHECKS, "1")  # Celery would run this check again
     try:
-        with _skip_checks():
-            app.loader.import_default_modules()
+        app.loader.import_default_modules()
     except Exception as error:  # noqa: BLE001  # any that a module of the project raises
         text = f"The modules of the tasks cannot be imported: {type(error).__name__}: {error}"
         hint = "Workers do not start with this error."
         return [checks.Error(text, hint=hint, id="celery_throttle.E004")]
+    finally:
+        if not was_set:
+            del os.environ[_SKIP_CHECKS]
     return []
 
 
@@ -88,20 +90,6 @@ def _check_actions() -> list[checks.CheckMessage]:
 def has_page() -> bool:
     """Whether the packages of the admin page are installed."""
     return find_spec("flask") is not None
-
-
-@contextmanager
-def _skip_checks() -> Iterator[None]:
-    """Keep Celery from running the system checks, which would run this one again."""
-    before = os.environ.get(_SKIP_CHECKS)
-    os.environ[_SKIP_CHECKS] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SKIP_CHECKS]
-        else:
-            os.environ[_SKIP_CHECKS] = before
 
 
 def find_throttle() -> AppLimits:

@@ -115,10 +115,12 @@ def by_header(
     anonymous = _anonymous(otherwise)
 
     def key(request: Any) -> Any:
-        value = RequestInfo.of(request).header(name)
-        if value is None or (valid is not None and not valid(value)):
-            return anonymous(request)
-        return value
+        # Of several values an app may use the first, the last or all: a client must not get one key
+        # here and be served by another.
+        values = RequestInfo.of(request).header_values(name)
+        value = values[0].strip() if len(values) == 1 else ""
+        is_valid = bool(value) and (valid is None or valid(value))
+        return value if is_valid else anonymous(request)
 
     return key
 
