@@ -86,7 +86,7 @@ class Admitter:
         cost: RequestCost,
         max_wait: float,
         lease: float,
-        headers: bool = True,
+        headers: bool,
     ) -> None:
         self._rules = rules = Rules.read(limits, key, cost)
         self._limiter = rules.limiter

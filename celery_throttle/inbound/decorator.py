@@ -75,7 +75,13 @@ def throttled(
         _check_view(view)
         adapt = _adapter(view)
         admitter = Admitter(
-            limits, outages, key=adapt(key), cost=adapt(cost), max_wait=max_wait, lease=lease
+            limits,
+            outages,
+            key=adapt(key),
+            cost=adapt(cost),
+            max_wait=max_wait,
+            lease=lease,
+            headers=refused is not None,
         )
         run = partial(_run, view, admitter, refused)
 
