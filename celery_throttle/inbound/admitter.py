@@ -90,9 +90,7 @@ class Admitter:
     ) -> None:
         self._rules = rules = Rules.read(limits, key, cost)
         self._limiter = rules.limiter
-        self._policies = Policies.of(
-            {ref.name: rules.limiter.limits[ref.name] for ref in rules.refs}
-        )
+        self._policies = Policies({ref.name: rules.limiter.limits[ref.name] for ref in rules.refs})
         self._outages, self._headers = outages, headers
         self._max_wait, self._lease = max_wait, lease
         Slot(rules.limiter, rules.limiter.require(rules.refs, 1), max_wait, lease)  # checks both

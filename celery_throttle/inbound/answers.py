@@ -125,17 +125,21 @@ def whole_seconds(wait: float | None, paused: float = 0.0) -> int:
     return PAUSED_WAIT_SECONDS if paused == inf else max(UNKNOWN_WAIT_SECONDS, ceil(wait or 0))
 
 
-@dataclass(frozen=True, slots=True)
 class Policies:
-    """Describes limits in header fields."""
+    """Describes limits in header fields.
 
-    limits: Mapping[str, Limits]  #: by name, as the code defines them
-    text: str  #: the value of ``RateLimit-Policy``; empty if there is none
+    Attributes:
+        text: the value of ``RateLimit-Policy``; empty if there is none.
+    """
 
-    @classmethod
-    def of(cls, limits: Mapping[str, Limits]) -> Policies:
-        """Return the policies of limits."""
-        return cls(limits, ", ".join(item for name in limits for item in _items(name, limits)))
+    def __init__(self, limits: Mapping[str, Limits]) -> None:
+        self._bursts = {name: {limit.burst for limit in of} for name, of in limits.items()}
+        #: The names of limits that have slots and no rate.
+        self._slots = {name for name, of in limits.items() if all(map(has_slots, of))}
+        self.text = ", ".join(item for name in limits for item in _items(name, limits[name]))
+        first, *others = (limit for of in limits.values() for limit in of)
+        #: A single limit that drains evenly: it tells when its next unit comes.
+        self._even = first if first.algorithm in _EVEN and not others else None
 
     def fields(self, decision: Decision) -> Iterator[tuple[str, str]]:
         """Return the header fields of a decision.
@@ -146,10 +150,10 @@ class Policies:
         """
         refused, burst = not decision.allowed, decision.burst
         # An allowing decision does not name the limit that it describes, only its burst.
-        matching = [name for name, of in self.limits.items() if burst in {one.burst for one in of}]
-        found = list(self.limits) if len(self.limits) == 1 else matching
+        matching = [name for name, bursts in self._bursts.items() if burst in bursts]
+        found = list(self._bursts) if len(self._bursts) == 1 else matching
         name = decision.limited_by or (found[0] if len(found) == 1 else None)
-        slots = name is not None and self._slots_only(name)
+        slots = name in self._slots
         known = refused or not slots
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
         if name:
@@ -165,21 +169,17 @@ class Policies:
             yield "X-RateLimit-Reset", str(max(wait, full))
 
     def _until_more(self, decision: Decision) -> float:
-        """Return seconds until more units are certain: at the latest, when the limit is full.
-
-        A single limit that drains evenly tells when its next unit comes.
-        """
-        limits = [limit for of in self.limits.values() for limit in of]
-        full, only = decision.reset_after, limits[0]
-        if len(limits) > 1 or only.algorithm not in _EVEN or only.burst != decision.burst:
+        """Return seconds until more units are certain: at the latest, when the limit is full."""
+        full, even = decision.reset_after, self._even
+        if even is None or even.burst != decision.burst or not isinstance(even.rate, Rate):
             return full
-        microseconds, units = only.rate.interval if isinstance(only.rate, Rate) else (0, 1)
+        microseconds, units = even.rate.interval
         used = max(0, decision.burst - decision.remaining - 1)
         return max(0.0, full - used * microseconds / units / MICROSECONDS)
 
     def wait(self, decision: Decision) -> int:
         """Return the ``Retry-After`` of a refusal."""
-        if decision.limited_by and self._slots_only(decision.limited_by) and not decision.paused:
+        if decision.limited_by in self._slots and not decision.paused:
             return UNKNOWN_WAIT_SECONDS  # released when a request ends, not when its lease would
         return whole_seconds(decision.retry_after, decision.paused)
 
@@ -187,7 +187,7 @@ class Policies:
         """Return the decision of an error. Fewer units remain than the request needs."""
         return Decision(
             allowed=False,
-            burst=min(limit.burst for limit in self.limits[error.limit]),
+            burst=min(self._bursts[error.limit]),
             remaining=0,
             retry_after=error.retry_after,
             reset_after=0.0,
@@ -195,14 +195,10 @@ class Policies:
             paused=error.paused,
         )
 
-    def _slots_only(self, name: str) -> bool:
-        """Whether a limit has slots and no rate."""
-        return all(map(has_slots, self.limits[name]))
 
-
-def _items(name: str, limits: Mapping[str, Limits]) -> Iterator[str]:
+def _items(name: str, limits: Limits) -> Iterator[str]:
     """Return the quota policies of a limit: rates per whole seconds, as in the draft; slots."""
-    for limit in limits[name]:
+    for limit in limits:
         if has_slots(limit):
             yield f'"{name}";q={limit.burst};qu="concurrent-requests"'
         elif isinstance(limit.rate, Rate):
