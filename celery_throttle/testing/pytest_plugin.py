@@ -2,8 +2,8 @@
 
 The fixtures are at the end of this module; ``throttle_off`` is also a marker and a setting.
 
-A test fails when an app with limits connects to its broker, if the environment overrides the broker
-or the result backend that the settings of the app name.
+A session of tests is refused if the environment overrides the broker or the result backend that the
+settings of an app with limits name.
 
 A test that uses one of them begins with no units in use. Any other has the limits of the code under
 test, on the server that the code configures. Celery and the limiter are imported where a test needs
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check the markers, and let tests use only the broker that their settings name."""
+    """Check the markers, and that tests use the broker that their settings name."""
     registered = {line.partition(":")[0].strip() for line in config.getini("markers")}
     for item in items:
         for mark in item.iter_markers():
@@ -71,17 +71,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _refuse_overridden_settings(config: pytest.Config) -> None:
-    """Let no app with limits connect to its broker if the environment overrides its settings.
+    """Refuse the session if the environment overrides the settings of an app with limits.
 
-    Celery reads these variables each time it connects, and they take precedence over all settings:
-    over those for tests, and over what a fixture sets.
+    From then on, an app that is made or configured later is refused when it connects. Celery reads
+    the variables each time it connects, and they take precedence over all settings: over those for
+    tests, and over what a fixture sets.
     """
     from celery import Celery  # noqa: PLC0415  # only such a session needs it here
 
+    from celery_throttle.tasks.app_limits import active_throttles  # noqa: PLC0415  # as above
+
+    for throttle in active_throttles():
+        found = _find_overridden(throttle.app)
+        if found:
+            raise pytest.UsageError(found)
+
     def checked(connect: Callable[..., Any]) -> Callable[..., Any]:
         def check_and_connect(app: Any, *args: Any, **options: Any) -> Any:
-            if hasattr(app, "throttle"):
-                _check_environment(app)
+            found = _find_overridden(app) if hasattr(app, "throttle") else None
+            if found:
+                pytest.fail(found, pytrace=False)  # no Exception, which tested code may catch
             return connect(app, *args, **options)
 
         return check_and_connect
@@ -92,21 +101,23 @@ def _refuse_overridden_settings(config: pytest.Config) -> None:
         patch.setattr(Celery, name, checked(getattr(Celery, name)))
 
 
-def _check_environment(app: Any) -> None:
+def _find_overridden(app: Any) -> str | None:
+    """Return what is wrong if the environment overrides a setting of an app, else None."""
     from celery_throttle.store.url import safe_url  # noqa: PLC0415  # see above
 
-    for variable, settings in _OVERRIDDEN.items():
-        given = os.environ.get(variable)
-        named = next(filter(None, map(app.conf.get, settings)), None)
-        text = ";".join(map(str, named)) if isinstance(named, (list, tuple)) else str(named)
-        if given and named and text != given:
-            pytest.fail(  # no Exception, which the code under test may catch
-                f"{variable}={safe_url(given)} is set in the environment, and Celery prefers it to "
-                f"the setting of app {app.main!r}, {safe_url(text)!r}: tests would use another "
-                "server than their settings say. Unset the variable, or name its server in the "
-                "settings",
-                pytrace=False,
-            )
+    with suppress(Exception):  # of the user's settings; the app fails when it is used
+        for variable, settings in _OVERRIDDEN.items():
+            given = os.environ.get(variable)
+            named = next(filter(None, map(app.conf.get, settings)), None)
+            text = ";".join(map(str, named)) if isinstance(named, (list, tuple)) else str(named)
+            if given and named and text != given:
+                return (
+                    f"{variable}={safe_url(given)} is set in the environment, and Celery prefers "
+                    f"it to the setting of app {app.main!r}, {safe_url(text)!r}: tests would use "
+                    "another server than their settings say. Unset the variable, or name its "
+                    "server in the settings"
+                )
+    return None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

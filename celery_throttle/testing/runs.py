@@ -109,6 +109,10 @@ class TaskRuns:
         if found != count and (count is not None or not found):
             self._fail("were throttled", name, found, "1 or more" if count is None else count)
 
+    def assert_not_throttled(self, name: str | None = None) -> None:
+        """Assert that no limit refused a task."""
+        self.assert_throttled(name, count=0)
+
     def assert_most_starts(self, most: int, seconds: float, name: str | None = None) -> None:
         """Assert that not too many tasks started in any window of time.
 
