@@ -22,8 +22,7 @@ from celery_throttle.cli.demo.record import (
 )
 from celery_throttle.cli.demo.tasks import EVENTS, LIMIT, VARIABLE, make_app
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.testing.processes import Process
-from celery_throttle.testing.server import server_version, start_server, wait_until
+from celery_throttle.testing.server import Process, server_version, start_server, wait_until
 
 WORKERS = 2
 PROCESSES = 2
