@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.bulk.removal import removals
+from celery_throttle.bulk.removal import remove
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount
 from celery_throttle.bulk.removal.handle import ThrottleHandle
+from celery_throttle.bulk.removal.remove import ReportProgress
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike, parse_definitions
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.bulk.fan_out import FanOut
     from celery_throttle.bulk.line_publisher import LinePublisher
-    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
-    from celery_throttle.bulk.removal.remove import ReportProgress
 
 
 class Throttle(AppLimits):
@@ -245,7 +245,7 @@ class Throttle(AppLimits):
         Raises:
             StoreUnavailableError: The server cannot be reached.
         """
-        return removals.count_waiting(self, None)
+        return remove.count_waiting(self, None)
 
     def drain_all(
         self,
@@ -264,7 +264,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return removals.send_to_broker(self, None, None, Author.of(by, reason), progress)
+        return remove.send_to_broker(self, None, None, Author.of(by, reason), progress)
 
     def move_all(
         self,
@@ -284,7 +284,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return removals.send_to_broker(self, None, queue, Author.of(by, reason), progress)
+        return remove.send_to_broker(self, None, queue, Author.of(by, reason), progress)
 
     def drop_all(
         self,
@@ -302,7 +302,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return removals.drop(self, None, reason, by, progress)
+        return remove.drop(self, None, reason, by, progress)
 
     def purge(self, queues: Iterable[str] | None = None) -> int:
         """Discard the messages of queues at the broker, and the tasks in the lines of these queues.
@@ -321,7 +321,7 @@ class Throttle(AppLimits):
                 stays discarded. The errors of the broker's client are raised unchanged.
         """
         names = self.app.amqp.queues if queues is None else queues
-        return removals.purge(self, dict.fromkeys(names))
+        return remove.purge(self, dict.fromkeys(names))
 
     def current_run(self) -> Run | None:
         """Return the run of a task of the app that makes this call, if it may step out.
