@@ -21,9 +21,9 @@ from celery_throttle.operations.author import Author
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import Run, current_run, declare_units_field
-from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.settings import Spec, check_lease
-from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task import CheckedSend, ThrottledTask
+from celery_throttle.tasks.task_limits import read_templates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -129,9 +129,10 @@ class Throttle(AppLimits):
         if limits is not None:
             parse_definitions(limits)
         if lease is not None:
-            check_lease(lease)
+            check_lease("lease", lease)
         if limits is not None and routes is not None:
-            self.check_routes()
+            for pattern, spec in self.settings.routes.items():
+                read_templates(spec, self.limits, f"throttle_routes[{pattern!r}]")
         declare_units_field()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one

@@ -18,9 +18,8 @@ from celery_throttle.limits.requirement import parse_definitions, parse_limits
 from celery_throttle.store.client import Store
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.send_check import is_limited_elsewhere
 from celery_throttle.tasks.settings import Settings
-from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task import ThrottledTask, is_limited_elsewhere
 from celery_throttle.tasks.task_limits import read_templates
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
@@ -100,7 +99,7 @@ def _make_store(settings: Settings) -> Store:
 def _in_task(
     throttle: AppLimits, task: Task, known: Mapping[str, Limits]
 ) -> Iterator[ThrottleError]:
-    error = _error(throttle.read_task, task, known)
+    error = throttle.declared.error_of(task, known)
     elsewhere = isinstance(error, UnknownLimitError) and (
         is_limited_elsewhere(throttle.app, task) or throttle.lacks_rules
     )

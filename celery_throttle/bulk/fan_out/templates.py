@@ -21,8 +21,7 @@ from kombu.utils import json
 from celery_throttle.bulk.capturing_producer import CapturedMessage
 from celery_throttle.bulk.fan_out.tracers import receivers_of_users
 from celery_throttle.tasks.messages import packing
-from celery_throttle.tasks.send_check import CheckedSend
-from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task import CheckedSend, ThrottledTask
 
 #: Marks for the id and for the texts of the arguments. Nothing else in a message looks like them.
 ID, ARGS, KWARGS = ("\x01id\x01", "\x01args\x01", "\x01kwargs\x01")
