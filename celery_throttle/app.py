@@ -220,7 +220,7 @@ class Throttle(AppLimits):
                 job = throttle.fan_out(tasks, name="reminders-2026-11-22")
         """
         # Of a higher layer, which most apps do not need.
-        from celery_throttle.bulk.fan_out.start import fan_out  # noqa: PLC0415
+        from celery_throttle.bulk.fan_out.publisher import fan_out  # noqa: PLC0415
 
         return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
 

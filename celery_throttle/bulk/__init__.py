@@ -8,6 +8,5 @@ Imports Celery, and the packages up to ``tasks``.
     removal/               drain, move, drop, purge
     line_publisher.py      throttle_publish = "line": sends one task to its line
     capturing_producer.py  the message that Celery would send, captured instead of sent
-    destination.py         the line of a message
     retry.py               retries while the server cannot be reached
 """

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Producer, Queue
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
+
+from celery_throttle.errors import FanOutError, shown
+from celery_throttle.limits.duration import to_us
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages.routing import is_bound, rank_of
 
 #: Arguments of ``Producer.publish`` that are not part of the message.
 _PUBLISH_OPTIONS = frozenset(
@@ -57,10 +63,10 @@ class CapturingProducer:
         headers = options.get("headers") or {}
         if "task" not in headers or "id" not in headers:
             return publish()
-        return self._capture(build_message(body, options), publish)
+        return self._capture(_build_message(body, options), publish)
 
 
-def build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
+def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     """Return the message that kombu would make of the arguments of ``Producer.publish``."""
     properties = {key: value for key, value in options.items() if key not in _PUBLISH_OPTIONS}
     exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
@@ -85,3 +91,42 @@ def build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
         delivery_info={"exchange": name or "", "routing_key": routing_key},
         queues=tuple(declare),
     )
+
+
+class DestinationReader:
+    """Reads from an app's messages where they would go."""
+
+    def __init__(self, throttle: AppLimits) -> None:
+        self._app = throttle.app
+        self._qualify = throttle.qualify
+        self._driver_type = str(self._app.connection_for_write().transport.driver_type)
+
+    def read(self, message: CapturedMessage) -> tuple[str, int, int]:
+        """Return the queue of a message, the rank of its priority, and when it expires.
+
+        The queue is named with its broker. The time is in microseconds since the epoch, 0 for
+        never.
+
+        Raises:
+            FanOutError: the app does not know which queue that is.
+        """
+        moment: Any = maybe_iso8601(message.headers.get("expires"))
+        expires = maybe_make_aware(moment, self._app.timezone).timestamp() if moment else 0
+        rank = rank_of(message.properties["priority"], self._driver_type)
+        return self._qualify(self._queue_of(message)), rank, to_us(expires)
+
+    def _queue_of(self, message: CapturedMessage) -> str:
+        exchange, routing_key = message.delivery_info.values()
+        if not exchange:  # the default exchange of brokers
+            return str(routing_key)
+        names = {
+            str(queue.name)
+            for queue in (*message.queues, *self._app.amqp.queues.values())
+            if is_bound(queue, exchange, routing_key, self._driver_type)
+        }
+        if len(names) == 1:
+            return names.pop()
+        raise FanOutError(
+            f"task {message.headers['task']!r} goes to exchange {shown(exchange)} with routing key "
+            f"{shown(routing_key)}, to which {len(names)} queues of the app are bound; allowed: one"
+        )

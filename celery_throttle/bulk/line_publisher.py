@@ -12,13 +12,14 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingProducer
-from celery_throttle.bulk.destination import DestinationReader
+from celery_throttle.bulk.capturing_producer import (
+    CapturedMessage,
+    CapturingProducer,
+    DestinationReader,
+)
 from celery_throttle.errors import ThrottleError
-from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.waiting import WaitingTask, park_call
-from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -52,25 +53,17 @@ class LinePublisher:
 
     def _join(self, message: CapturedMessage, limits: TaskLimits) -> bool:
         """Let a message join its line. False if it did not, or if that is unknown."""
-        throttle = self._throttle
+        throttle, task_id = self._throttle, message.headers["id"]
         try:
             args, kwargs, _ = message.payload
             requirement = limits.fixed or limits.requirement(args, kwargs)
-            call = self._call(message, limits, requirement)
+            queue, rank, expires = self._destinations.read(message)
+            packed = packing.pack(message)
+            waiter = WaitingTask(task_id, queue, rank, expires, limits.max_wait, packed)
+            # It takes no units: tasks that wait already come first.
+            call = park_call(throttle.keys, waiter, requirement, "behind")
             reply = throttle.run_plan(call_registered(throttle.plans, call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
-            logger.debug("Task %s goes to the broker: %s", message.headers["id"], error)
+            logger.debug("Task %s goes to the broker: %s", task_id, error)
             return False
         return bool(reply[0] == b"parked")
-
-    def _call(self, message: CapturedMessage, limits: TaskLimits, requirement: Requirement) -> Call:
-        """Return the call, which takes no units: those that wait come first."""
-        waiter = WaitingTask(
-            task_id=message.headers["id"],
-            queue=self._destinations.queue_of(message),
-            rank=self._destinations.rank_of(message),
-            expires=self._destinations.expires_us(message),
-            max_wait=limits.max_wait,
-            packed=packing.pack(message),
-        )
-        return park_call(self._throttle.keys, waiter, requirement, "behind")

@@ -1,4 +1,4 @@
-"""The error with which a task steps out of its process, and a warning if the task swallows it.
+"""The error with which a task steps out of its process, its line in the log, and its loss.
 
 The error must be one that Celery ignores and that ``except Throttled`` catches, so ``except
 Exception`` catches it as well; then the task does not wait, and goes on without its request. The
@@ -8,6 +8,8 @@ the pool's processes.
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +50,22 @@ class TaskThrottled(Throttled, Ignore):
         self.requested = tuple(requested)
         self.args = (limit, key, retry_after, self.requested, paused)
 
+    @property
+    def description(self) -> str:
+        """Text for Celery's log: that the task waits, and for which limit."""
+        return f"waits for {self._subject}"
+
+
+def _describe_wait(record: logging.LogRecord) -> bool:
+    """Let Celery log that a task waits, not that it is "ignored": a filter that passes all lines.
+
+    Celery logs while it handles the error, but its record holds only the error's text.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, TaskThrottled) and isinstance(record.args, dict):
+        record.args["description"] = error.description
+    return True
+
 
 class SwallowedWaits:
     """Warns of the tasks of one app that catch the error with which they should step out.
@@ -64,7 +82,8 @@ class SwallowedWaits:
 
     def watch(self) -> None:
         """Look at the ends of runs from now on: an error was raised in this process."""
-        # Celery connects a receiver once.
+        # Each is added once.
+        logging.getLogger("celery.app.trace").addFilter(_describe_wait)
         task_postrun.connect(self._on_end, weak=False, dispatch_uid=f"swallowed {id(self)}")
 
     def _on_end(self, task: Any = None, retval: Any = None, **_: Any) -> None:
