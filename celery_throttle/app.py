@@ -102,6 +102,7 @@ class Throttle(AppLimits):
         outage_grace: float | None = None,
         rules: str | os.PathLike[str] | None = None,
     ) -> None:
+        given = dict(locals())  # the settings, by name
         if not isinstance(app, Celery):
             raise ConfigurationError(
                 f"Throttle({shown(app)}): give it the app itself, as in "
@@ -109,22 +110,6 @@ class Throttle(AppLimits):
             )
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
-        given = {
-            "limits": limits,
-            "routes": routes,
-            "enabled": enabled,
-            "url": url,
-            "prefix": prefix,
-            "lease": lease,
-            "timeout": timeout,
-            "checks": checks,
-            "waiting": waiting,
-            "publish": publish,
-            "replicas": replicas,
-            "outage_workers": outage_workers,
-            "outage_grace": outage_grace,
-            "rules": rules,
-        }
         super().__init__(app, given)
         if limits is not None:
             parse_definitions(limits)
@@ -172,7 +157,6 @@ class Throttle(AppLimits):
         *,
         max_waiting: int | None = None,
         keep: float = 86_400.0,
-        bar: bool = False,
     ) -> FanOut:
         """Put many tasks straight into their lines, and return a handle to follow them.
 
@@ -194,8 +178,6 @@ class Throttle(AppLimits):
                 while ``max-waiting`` or ``max-keys`` of a limit leaves no room.
             keep: Seconds for which the record of the fan-out is kept once none of its tasks waits,
                 60 or more; default a day. After that, its name is free.
-            bar: Whether to show a progress bar on the terminal (standard error) during the call.
-                Default False. It needs the extra ``bar``.
 
         Returns:
             The :class:`~celery_throttle.bulk.fan_out.handle.FanOut`.
@@ -222,7 +204,7 @@ class Throttle(AppLimits):
         # Of a higher layer, which most apps do not need.
         from celery_throttle.bulk.fan_out.publisher import fan_out  # noqa: PLC0415
 
-        return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
+        return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep)
 
     def fan_out_named(self, name: str) -> FanOut:
         """Return the handle of a fan-out that this or another process has begun.

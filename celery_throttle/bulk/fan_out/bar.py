@@ -29,24 +29,6 @@ FORECAST_TIME_SHARE = 1 / 20
 
 
 @contextmanager
-def send_bar(name: str, expected: int) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while tasks are sent; ``expected`` is their number, 0 if it is unknown.
-
-    Yields a function that takes the number of tasks processed, and of those that wait.
-    """
-    with _TwoLineProgress() as bar:
-        row = bar.add_task(f"sending {name}", total=expected or None, text="")
-        began = time.monotonic()
-
-        def report(processed: int, waiting: int) -> None:
-            rate = processed / max(1e-3, time.monotonic() - began)
-            text = f"{processed:,} tasks, {rate:,.0f}/s, {waiting:,} wait"
-            bar.update(row, completed=processed, text=text)
-
-        yield report
-
-
-@contextmanager
 def watch_bar(name: str, forecast: Callable[[], Forecast]) -> Iterator[Callable[[Progress], None]]:
     """Show a bar until a fan-out is complete; yields a function that takes its progress."""
     with _TwoLineProgress() as bar:

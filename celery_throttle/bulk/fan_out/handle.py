@@ -172,9 +172,7 @@ class FanOut:
         while rows := self._read_page(read, mark_told=True):
             for task_id, outcome in rows:
                 if outcome == "revoked":
-                    self._throttle.app.backend.mark_as_revoked(
-                        task_id, "cancelled with its fan-out"
-                    )
+                    app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
             read += len(rows)
 
     def _read_page(self, first: int, *, mark_told: bool = False) -> list[tuple[str, str]]:

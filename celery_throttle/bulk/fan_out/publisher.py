@@ -9,9 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from functools import partial
-from operator import length_hint
 from typing import TypeVar
 from uuid import uuid4
 
@@ -30,7 +28,6 @@ from celery_throttle.errors import (
     StoreError,
     StoreUnavailableError,
     ThrottleError,
-    require_extra,
     shown,
 )
 from celery_throttle.limits.duration import MICROSECONDS, check_duration
@@ -65,7 +62,6 @@ def fan_out(
     *,
     max_waiting: int | None,
     keep: float,
-    bar: bool,
 ) -> FanOut:
     """See :meth:`celery_throttle.app.Throttle.fan_out`."""
     if isinstance(signatures, Mapping):
@@ -75,14 +71,8 @@ def fan_out(
     if not throttle.settings.enabled:
         return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
     _check_app(throttle)
-    with ExitStack() as stack:
-        report = None
-        if bar:
-            with require_extra("rich", "a progress bar", "bar"):
-                from celery_throttle.bulk.fan_out.bar import send_bar  # noqa: PLC0415  # an extra
-            report = stack.enter_context(send_bar(name, length_hint(signatures)))
-        publisher = Publisher(throttle, name, max_waiting, keep, report)
-        publisher.publish(signatures)
+    publisher = Publisher(throttle, name, max_waiting, keep)
+    publisher.publish(signatures)
     logger.info(
         "Fan-out %s: %d tasks joined their lines, %d had been sent before%s",
         *(name, publisher.sent, publisher.processed - publisher.sent),
@@ -129,7 +119,6 @@ class Publisher:
         name: that of the fan-out.
         max_waiting: its tasks that may wait; None for any number.
         keep: seconds that its record is kept after its last task has left its line.
-        report: called with the number of tasks processed, and of those that wait.
 
     Attributes:
         processed: tasks that joined their lines, or had been sent before.
@@ -143,14 +132,12 @@ class Publisher:
         name: str,
         max_waiting: int | None,
         keep: float,
-        report: Callable[[int, int], None] | None,
     ) -> None:
         self.processed = self.sent = 0
         self.cancelled = False
         self._throttle = throttle
         self._name = name
         self._new_batch = partial(EnlistBatch, throttle.keys, name, max_waiting, keep)
-        self._report = report
         self._entries = EntryBuilder(throttle, name)
         self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
 
@@ -210,8 +197,6 @@ class Publisher:
         while True:
             self.processed += reply.processed
             self.sent += reply.sent
-            if self._report is not None:
-                self._report(self.processed, reply.waiting)
             batch = batch.part(reply.processed)
             if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
                 self.cancelled = reply.outcome == "cancelled"
