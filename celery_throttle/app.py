@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from celery.canvas import Signature
 
+    from celery_throttle.bulk.capture import LinePublisher
     from celery_throttle.bulk.fan_out import FanOut
-    from celery_throttle.bulk.line_publisher import LinePublisher
 
 
 class Throttle(AppLimits):
@@ -146,7 +146,7 @@ class Throttle(AppLimits):
 
     @cached_property
     def _line_publisher(self) -> LinePublisher:
-        from celery_throttle.bulk.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
+        from celery_throttle.bulk.capture import LinePublisher  # noqa: PLC0415  # see fan_out
 
         return LinePublisher(self)
 

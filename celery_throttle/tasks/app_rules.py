@@ -64,12 +64,10 @@ class Declared:
             return None
         return TaskLimits.read(task, spec, self.limits if known is None else known)
 
-    def error_of(
-        self, task: Any, known: Mapping[str, Limits] | None = None
-    ) -> ThrottleError | None:
+    def error_of(self, task: Any) -> ThrottleError | None:
         """Return the error that :meth:`read` raises, or None."""
         try:
-            self.read(task, known)
+            self.read(task)
         except ThrottleError as error:
             return error
         return None

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from celery import Celery, Task
 from kombu.utils.functional import maybe_list
 
-from celery_throttle.errors import ConfigurationError, UnknownLimitError
+from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.tasks import option_warnings
-from celery_throttle.tasks.app_limits import active_throttles
+from celery_throttle.tasks.app_limits import AppLimits, active_throttles
 from celery_throttle.tasks.settings import Spec
 from celery_throttle.tasks.task_limits import CostSpec, TaskLimits
 
@@ -164,8 +164,12 @@ def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
 
 def is_limited_elsewhere(app: Any, task: Task) -> bool:
     """Return whether another app of this process has the limits that a task names."""
-    others = (throttle.declared for throttle in active_throttles() if throttle.app is not app)
-    return any(
-        declared.error_of(task) is None and declared.spec_of(task) is not None
-        for declared in others
-    )
+    others = (throttle for throttle in active_throttles() if throttle.app is not app)
+    return any(_is_limited(throttle, task) for throttle in others)
+
+
+def _is_limited(throttle: AppLimits, task: Task) -> bool:
+    try:
+        return throttle.declared.read(task) is not None
+    except ThrottleError:
+        return False

@@ -13,7 +13,7 @@ from celery import Task
 from celery.canvas import Signature, maybe_signature
 from kombu.serialization import dumps
 
-from celery_throttle.bulk.capturing_producer import (
+from celery_throttle.bulk.capture import (
     CapturedMessage,
     CapturingProducer,
     DestinationReader,

@@ -18,7 +18,7 @@ from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
 from kombu.utils import json
 
-from celery_throttle.bulk.capturing_producer import CapturedMessage
+from celery_throttle.bulk.capture import CapturedMessage
 from celery_throttle.bulk.fan_out.tracers import receivers_of_users
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task import CheckedSend, ThrottledTask

@@ -179,20 +179,23 @@ class Withdrawal:
                 most=BATCH_SIZE,
                 score=score,
             )
-            done, score, *rows = self._withdraw(call)
+            done, score, tasks = self._withdraw(call)
             first += done
-            yield self._receive(rows)
+            yield tasks
 
     def _withdraw_quarantined(self, queue: str) -> Iterator[list[WithdrawnTask]]:
         """Claim the tasks of a queue that are in quarantine, and yield them in batches."""
         cursor: Argument = "0"
         while cursor != END:
             call = partial(self._plans.quarantined_call, self._claimant, queue, cursor)
-            cursor, _, *rows = self._withdraw(call)
-            yield self._receive(rows)
+            cursor, _, tasks = self._withdraw(call)
+            yield tasks
 
-    def _withdraw(self, make_call: Callable[..., Call]) -> list[Any]:
-        """Run a call that claims tasks. What a failed attempt may have claimed is requeued."""
+    def _withdraw(self, make_call: Callable[..., Call]) -> tuple[Any, Any, list[WithdrawnTask]]:
+        """Run a call that claims tasks. What a failed attempt may have claimed is requeued.
+
+        Returns the two values that the reply begins with, and the tasks.
+        """
 
         def attempt() -> list[Any]:
             self._requeue()
@@ -201,15 +204,13 @@ class Withdrawal:
             reply: list[Any] = self._store.run(make_call(first_token=first))
             return reply
 
-        return retry_outage(attempt, self._claimant.name)
-
-    def _receive(self, rows: Sequence[Sequence[Any]]) -> list[WithdrawnTask]:
+        one, other, *rows = retry_outage(attempt, self._claimant.name)
         tasks = [
             WithdrawnTask(token, packed, task_id.decode("utf-8", "surrogatepass"))
             for token, packed, task_id in rows
         ]
         self._open = {task.token: -task.token for task in tasks}
-        return tasks
+        return one, other, tasks
 
     def _requeue(self) -> None:
         while self._open:

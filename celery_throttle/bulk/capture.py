@@ -1,7 +1,8 @@
-"""Captures the messages that Celery would send: its own code makes each, up to the broker.
+"""Captures the messages that Celery would send, and sends them to their lines.
 
-Celery publishes through a kombu producer that it may be given. This one captures the message, so
-that routes, signals, events, headers and serializers are Celery's own.
+Celery's own code makes each message, and publishes it through a kombu producer that it may be
+given. This one captures the message, so that routes, signals, events, headers and serializers are
+Celery's own.
 """
 
 from __future__ import annotations
@@ -11,20 +12,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Producer, Queue
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
 
-from celery_throttle.errors import FanOutError, shown
+from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
+from celery_throttle.operations.define import call_registered
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import is_bound, rank_of
+from celery_throttle.tasks.task_limits import TaskLimits
+
+logger = get_logger(__name__)
 
 #: Arguments of ``Producer.publish`` that are not part of the message.
 _PUBLISH_OPTIONS = frozenset(
     ("retry", "retry_policy", "timeout", "confirm_timeout", "mandatory", "immediate")
 )
+
+#: A task with one of these options goes to the broker, whatever ``throttle_publish`` is.
+_BROKER_OPTIONS = ("eta", "countdown", "producer", "publisher", "connection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +141,47 @@ class DestinationReader:
             f"task {message.headers['task']!r} goes to exchange {shown(exchange)} with routing key "
             f"{shown(routing_key)}, to which {len(names)} queues of the app are bound; allowed: one"
         )
+
+
+class LinePublisher:
+    """``throttle_publish = "line"``: sends tasks to the end of the lines at their limits.
+
+    Through the broker they would only reach a worker that parks them. The broker gets a task if
+    nothing waits at its limits, if it has no limits or a time of its own, and while the limits
+    server cannot be reached.
+    """
+
+    def __init__(self, throttle: AppLimits) -> None:
+        self._throttle = throttle
+        self._destinations = DestinationReader(throttle)
+
+    def send(self, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Any:
+        """Send a task by Celery's own ``apply_async``."""
+        if any(options.get(name) for name in _BROKER_OPTIONS):
+            return apply_async(args, kwargs, **options)
+        with self._throttle.app.producer_or_acquire() as producer:
+            options["producer"] = CapturingProducer(producer, self._capture)
+            return apply_async(args, kwargs, **options)
+
+    def _capture(self, message: CapturedMessage, publish: Callable[[], Any]) -> Any:
+        limits = self._throttle.task_limits(self._throttle.app.tasks[message.headers["task"]])
+        if limits is None or not self._join(message, limits):
+            return publish()
+        return None
+
+    def _join(self, message: CapturedMessage, limits: TaskLimits) -> bool:
+        """Let a message join its line. False if it did not, or if that is unknown."""
+        throttle, task_id = self._throttle, message.headers["id"]
+        try:
+            args, kwargs, _ = message.payload
+            requirement = limits.fixed or limits.requirement(args, kwargs)
+            queue, rank, expires = self._destinations.read(message)
+            packed = packing.pack(message)
+            waiter = WaitingTask(task_id, queue, rank, expires, limits.max_wait, packed)
+            # It takes no units: tasks that wait already come first.
+            call = park_call(throttle.keys, waiter, requirement, "behind")
+            reply = throttle.run_plan(call_registered(throttle.plans, call, requirement.refs))
+        except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
+            logger.debug("Task %s goes to the broker: %s", task_id, error)
+            return False
+        return bool(reply[0] == b"parked")
