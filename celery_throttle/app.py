@@ -11,7 +11,7 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.bulk.removal import remove
-from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount, count_waiting
 from celery_throttle.bulk.removal.handle import ThrottleHandle
 from celery_throttle.bulk.removal.remove import ReportProgress
 from celery_throttle.errors import ConfigurationError, shown
@@ -228,7 +228,7 @@ class Throttle(AppLimits):
         Raises:
             StoreUnavailableError: The server cannot be reached.
         """
-        return remove.count_waiting(self, None)
+        return count_waiting(self, None)
 
     def drain_all(
         self,

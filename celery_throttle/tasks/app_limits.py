@@ -141,10 +141,7 @@ class AppLimits(Limiter):
         return name if isinstance(name, str) else None
 
     def task_arguments(self, packed: bytes) -> tuple[str, ...]:
-        """Return the texts of the arguments of a message in a line, as its sender shortened them.
-
-        They are those that Celery's events have. None if the message has none.
-        """
+        """Return the texts of the arguments in a message, as its sender shortened them."""
         headers = _read_headers(packed)
         texts = (headers.get("argsrepr"), headers.get("kwargsrepr"))
         return tuple(text for text in texts if isinstance(text, str))

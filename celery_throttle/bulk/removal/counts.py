@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.lines import (
     WithdrawPlans,
     limit_names,
@@ -78,10 +79,11 @@ class FoundTasks(NamedTuple):
         return sum(queue.total for queue in self.queues)
 
 
-def count_waiting(throttle: AppLimits, plans: WithdrawPlans) -> WaitingCount:
-    """Return the number of tasks that wait, and that are claimed."""
+def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
+    """Return how many tasks need a limit, or a key of it; None: all that wait."""
     if not throttle.settings.has_server:
         return WaitingCount(0, 0, 0, {})
+    plans = WithdrawPlans(throttle.keys, ref)
     found = throttle.run_plan(find_tasks(throttle, plans))
     claimed = throttle.run_plan(plans.count_claims())
     queues = {queue.name: queue.total for queue in found.queues}

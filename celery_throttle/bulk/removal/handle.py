@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_throttle.bulk.removal import remove
-from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount, count_waiting
 from celery_throttle.bulk.removal.remove import ReportProgress
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.operations.author import Author
@@ -29,7 +29,7 @@ class ThrottleHandle(LimitHandle):
             UnknownLimitError: No task waits for the limit, and it is not defined.
             StoreUnavailableError: The server cannot be reached.
         """
-        return remove.count_waiting(self.limiter, self.ref)
+        return count_waiting(self.limiter, self.ref)
 
     def drain(
         self,

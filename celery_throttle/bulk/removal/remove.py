@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from celery_throttle.bulk.removal.counts import Removal, WaitingCount, find_tasks
-from celery_throttle.bulk.removal.counts import count_waiting as count_tasks
+from celery_throttle.bulk.removal.counts import Removal, find_tasks
 from celery_throttle.bulk.removal.withdrawal import Disposal, Withdrawal
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
@@ -21,11 +20,6 @@ from celery_throttle.tasks.app_limits import AppLimits
 
 #: Called after each batch with the number of tasks that were looked at, and that of all tasks.
 ReportProgress = Callable[[int, int], None]
-
-
-def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
-    """Return how many tasks a removal would find now; ``ref``: as for :func:`send_to_broker`."""
-    return count_tasks(throttle, WithdrawPlans(throttle.keys, ref))
 
 
 def send_to_broker(
