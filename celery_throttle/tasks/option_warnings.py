@@ -93,28 +93,22 @@ def _advise(name: str, right: str | None, known: Iterable[str]) -> str:
     return f"{name!r} has no effect; {advice}"
 
 
-def warn(misspellings: Iterable[Misspelling], function: Any = None) -> None:
-    """Warn of misspellings; ``function`` is the decorated function with the names, if any."""
+def warn(texts: Iterable[str], function: Any = None) -> None:
+    """Show warnings; ``function``: the decorated function that they are about, if any."""
     code = getattr(function, "__code__", None)
     location = ("app.conf", 0) if code is None else (code.co_filename, code.co_firstlineno)
-    for one in misspellings:
-        warnings.warn_explicit(one.text, ThrottleWarning, *location)
+    for text in texts:
+        warnings.warn_explicit(text, ThrottleWarning, *location)
 
 
 def warn_of_rate_limit(task: Any) -> None:
     """Warn if a task with limits has a ``rate_limit``: its own, or ``task_default_rate_limit``."""
     written = task.rate_limit
     with suppress(TypeError, ValueError):  # Celery reports a wrong rate_limit itself
-        if written is None or not rate(str(written)):
-            return
-        text = (
-            f"task {task.name!r} has limits and rate_limit={written!r}, which counts in each "
-            "worker by itself and keeps tasks waiting there; write it as one more limit, which "
-            "counts in all workers together, and set rate_limit = 0"
-        )
-        run = inspect.unwrap(task.run)
-        code = getattr(run, "__code__", None)
-        file, line = (code.co_filename, code.co_firstlineno) if code else (task.__module__, 0)
-        # Celery binds a task more than once; the registry lets Python show the warning once.
-        shown = getattr(run, "__globals__", {}).setdefault("__warningregistry__", {})
-        warnings.warn_explicit(text, ThrottleWarning, file, line, registry=shown)
+        if written is not None and rate(str(written)):
+            text = (
+                f"task {task.name!r} has limits and rate_limit={written!r}, which counts in each "
+                "worker by itself and keeps tasks waiting there; write it as one more limit, which "
+                "counts in all workers together, and set rate_limit = 0"
+            )
+            warn([text], inspect.unwrap(task.run))

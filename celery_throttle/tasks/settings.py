@@ -129,7 +129,7 @@ class Settings:
     def __init__(self, conf: Any, arguments: Mapping[str, Any]) -> None:
         self._conf = conf
         self._arguments = arguments
-        option_warnings.warn(self.find_misspellings())
+        option_warnings.warn(one.text for one in self.find_misspellings())
 
     def given(self, name: str, default: Any = None) -> Any:
         """Return the value of a setting as written, or else the default."""

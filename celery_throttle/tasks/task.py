@@ -70,9 +70,8 @@ class ThrottledTask(Task):
         super().on_bound(app)
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
             cls._is_warned_of = True
-            option_warnings.warn(
-                option_warnings.find_in_task(cls, ThrottledTask), inspect.unwrap(cls.run)
-            )
+            misspelt = option_warnings.find_in_task(cls, ThrottledTask)
+            option_warnings.warn((one.text for one in misspelt), inspect.unwrap(cls.run))
             if cls.throttle is not None:
                 option_warnings.warn_of_rate_limit(cls)
         if hasattr(app, "throttle"):
