@@ -10,7 +10,7 @@ from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
-from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
+from celery_throttle.tasks.option_warnings import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
 from celery_throttle.worker.request import install
 from celery_throttle.worker.status import remote_control  # noqa: F401  # Celery registers it
@@ -50,10 +50,10 @@ class ThrottleStep(bootsteps.StartStopStep):
                 install(task)
         if throttle.limits or throttle.rules_file:
             for task in tasks:
-                spec = throttle.spec_of(task)
+                spec = throttle.declared.spec_of(task)
                 # Limits by a route; others were checked where the task is defined.
                 if spec is not None and getattr(task, "throttle", None) is None:
-                    warn_of_rate_limit(task, spec)
+                    warn_of_rate_limit(task)
             check_store(throttle.store, throttle.keys, throttle.settings.checks)
 
     def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # the base returns what it made

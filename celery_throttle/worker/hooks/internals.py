@@ -132,7 +132,7 @@ INTERNALS = (
     Internal(
         "app registry",
         "Tasks of an app that is not finalized, and the apps of a process, are not public.",
-        ("app", "tasks.app_limits", "tasks.context", "tasks.send_check"),
+        ("app", "tasks.app_limits", "tasks.context", "tasks.task"),
         static=("celery._state:_get_active_apps", "celery._state:get_current_worker_task"),
         live=("app._tasks", "app._task_from_fun", "app.send_task"),
     ),

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 from kombu import Exchange, Queue, binding
 
-from celery_throttle.tasks.messages.bindings import is_bound
+from celery_throttle.tasks.messages.routing import is_bound
 
 TOPIC, DIRECT = Exchange("topic", "topic"), Exchange("direct", "direct")
 
