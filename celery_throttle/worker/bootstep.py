@@ -62,7 +62,7 @@ class ThrottleStep(bootsteps.StartStopStep):
 
     def register_with_event_loop(self, _c: Any, _hub: Any) -> None:
         """Attach to the event loop, which was emptied if the connection was lost."""
-        self.obj.attach_to_loop()
+        self.obj.timers.attach()
 
     def stop(self, c: Any) -> None:
         """Stop: the connection is lost, or the worker is shutting down."""

@@ -13,12 +13,9 @@ from celery.worker import state
 
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.gate import Gate, attach_gates
 from celery_throttle.worker.claims.dispatch import Dispatcher
-from celery_throttle.worker.claims.leases import release_dropped
-from celery_throttle.worker.claims.poller import Poller
-from celery_throttle.worker.claims.scheduler import Scheduler
-from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.worker.claims.poller import Poller, Scheduler
 from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.pool import make_pool
 from celery_throttle.worker.hooks.timers import Timers
@@ -59,11 +56,7 @@ class BrokerConnection:
         #: Without an event loop, requests come to the gates in several threads or greenlets.
         self.deciding = threading.RLock()
         self._links = {shard: ShardLink(shard, self) for shard in shards}
-
-    @property
-    def gates(self) -> Sequence[Gate]:
-        """The gates of all shards."""
-        return [link.gate for link in self._links.values()]
+        attach_gates(consumer.app, [link.gate for link in self._links.values()], self.gate_for)
 
     def gate_for(self, request: Any) -> Gate:
         """Return the gate of the shard that decides about a request."""
@@ -80,19 +73,14 @@ class BrokerConnection:
         except Exception as error:  # noqa: BLE001  # of a result backend, as for a revoked task
             self.gate_for(request).delay(request, error)
 
-    def stats(self, shard: Shard) -> dict[str, Any]:
-        """Return what ``celery inspect stats`` shows of the gate of a shard."""
-        return self._links[shard].gate.stats()
+    def count_delayed(self, shard: Shard) -> int:
+        """Return the number of tasks of a shard that wait in this worker, unacknowledged."""
+        return len(self._links[shard].delayed)
 
     def open(self) -> None:
         """Begin to poll for tasks that wait in lines."""
         for link in self._links.values():
             link.open()
-
-    def listen(self) -> None:
-        """Subscribe to the wake-ups of all shards."""
-        for link in self._links.values():
-            link.wakeup.listen()
 
     def close(self) -> None:
         """Claim no more, and requeue the tasks that the pool does not have."""
@@ -106,34 +94,29 @@ class ShardLink:
     """The parts of one shard over one connection to the broker."""
 
     def __init__(self, shard: Shard, connection: BrokerConnection) -> None:
-        self.shard = shard
-        self._consumer = consumer = connection.consumer
-        timers, pool, throttle = connection.timers, connection.pool, shard.throttle
-        readmit = connection.readmit
-        self._pool = pool
-        #: Whether tasks are polled for: from :meth:`open` until :meth:`close`.
-        self._is_open = False
+        self._shard = shard
+        self._connection = connection
+        consumer, timers, pool = connection.consumer, connection.timers, connection.pool
         self._outcome_alarm = Alarm(timers, shard.outcomes.report)
-        delayed = DelayedTasks(timers, connection.republisher, connection.prefetch, readmit)
-        waiting = self._make_waiting(delayed, connection.routing)
+        self.delayed = DelayedTasks(
+            timers, connection.republisher, connection.prefetch, connection.readmit
+        )
+        waiting = self._make_waiting()
         self.gate = Gate(
-            throttle,
+            shard.throttle,
             waiting,
             shard.slots,
             outage=shard.outage,
-            delayed=delayed,
+            delayed=self.delayed,
             backoff=shard.backoff,
             pool=pool,
             outcomes=shard.outcomes,
-            readmit=readmit,
-            call_later=timers.call_after,
-            call_soon=timers.call_soon,
+            timers=timers,
+            readmit=connection.readmit,
             report_ungated=shard.status.report_ungated,
             refresh_rules=shard.refresh_rules,
             deciding=connection.deciding,
         )
-        channel = throttle.keys.wakeup_channel(shard.claims.worker)
-        self.wakeup = WakeupListener(throttle.store, channel, consumer.hub, self._on_wakeup)
         self._poller = Poller(
             connection.scheduler,
             consumer,
@@ -143,38 +126,34 @@ class ShardLink:
             dispatcher=Dispatcher(
                 consumer, shard.claims, shard.quarantine, pool, timers, shard.outcomes
             ),
-            wakeup=self.wakeup,
             outage=shard.outage,
         )
-        self._renewal = consumer.timer.call_repeatedly(shard.leases.interval, shard.leases.renew)
+        shard.routing = connection.routing
         shard.claims.on_settled = self._poller.on_settled
         shard.slots.on_released = self._poller.on_released
+        shard.wakeup.on_wakeup = self._poller.on_wakeup
         shard.call.take_acknowledged = waiting.take_acknowledged
         shard.outcomes.report_in = self._report_outcomes_in
         shard.on_return = self._on_return
 
-    def _make_waiting(self, delayed: DelayedTasks, routing: Routing) -> WaitingPolicy:
-        shard, throttle = self.shard, self.shard.throttle
+    def _make_waiting(self) -> WaitingPolicy:
+        shard, throttle = self._shard, self._shard.throttle
         new_token = shard.claims.reserve_tokens
         if throttle.settings.waiting == "broker":
-            return BrokerWaitPolicy(throttle, shard.slots, new_token, delayed)
+            return BrokerWaitPolicy(throttle, shard.slots, new_token, self.delayed)
         return ParkingPolicy(
             throttle,
             shard.slots,
             new_token,
-            routing,
+            self._connection.routing,
             parked=lambda wait: self._poller.poll_in(wait - tuning.BOOKING_HORIZON_SECONDS),
         )
 
-    def _on_wakeup(self) -> None:
-        self._poller.on_wakeup()
-
     def open(self) -> None:
         """Begin to poll for tasks that wait in lines."""
-        shard = self.shard
-        self._is_open = True
-        if self._pool.drops_tasks:
-            release_dropped(shard.claims, shard.slots)
+        shard = self._shard
+        if self._connection.pool.drops_tasks:
+            shard.leases.release_dropped()
         if shard.membership.quarantined:
             shard.quarantine.recall()
         self._poller.poll_in(0)
@@ -182,23 +161,21 @@ class ShardLink:
 
     def close(self) -> None:
         """Claim no more, and requeue the tasks that the pool does not have."""
-        shard = self.shard
-        self._is_open = False
+        shard = self._shard
         self._poller.stop()
         self._outcome_alarm.cancel()
         shard.backoff.clear()
-        self._consumer.timer.cancel(self._renewal)
-        self.wakeup.close()
         self.gate.stop()
-        shard.call.wait_for_end()
-        shard.claims.requeue(shard.claims.unstarted(), unless_started=True)
+        with shard.call.lock:  # a call that is on its way has ended
+            unstarted = shard.claims.unstarted()
+        shard.claims.requeue(unstarted, unless_started=True)
 
     def _report_outcomes_in(self, seconds: float) -> None:
-        if self._is_open:
+        if self._connection.scheduler.is_running:
             self._outcome_alarm.set(seconds)
 
     def _on_return(self) -> None:
         """Let delayed tasks join their lines, and poll: the server is back."""
-        if self._is_open:
-            self.gate.leave_outage()
+        if self._connection.scheduler.is_running:
+            self.delayed.readmit_all()
             self._poller.poll_in(0)

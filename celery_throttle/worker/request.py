@@ -24,10 +24,9 @@ from celery_throttle.tasks.step_out import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
-from celery_throttle.worker.failure import fail
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
 from celery_throttle.worker.hooks.task_events import note_new, restart_fields, send_receipt
-from celery_throttle.worker.task_state import PassesGate, Status, TaskState
+from celery_throttle.worker.task_state import PassesGate, Status, TaskState, fail
 
 
 class StoppedAtGateError(TaskRevokedError):
@@ -144,17 +143,14 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
             pass_units(self)
             send_receipt(self, waits=False)
             return inner(self, pool, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             _end(self)
-            if task.claim is None:
+            if task.claim is None or not isinstance(error, Exception):
                 raise
             # A claimed task comes through a timer, which would log this and forget it: the task
             # would neither run nor end, and its process would never be free again.
             fail(self, error)
             raise StoppedAtGateError(self.id) from error
-        except BaseException:
-            _end(self)
-            raise
 
     return execute_using_pool
 
@@ -212,7 +208,6 @@ def _end(request: Any) -> None:
     gate = gate_of(request)
     if gate is not None:
         gate.end(request)
-        gate.report_outcome(request)
 
 
 class ThrottledRequest(GatedRequest, Request):

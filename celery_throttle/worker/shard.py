@@ -23,6 +23,7 @@ from celery_throttle.worker.claims.leases import WorkerLeases
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
+from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.timers import Timers
@@ -44,8 +45,8 @@ class Shard:
 
     They are made before the pool, which may fork: no thread is started before :meth:`start`.
 
-    Some functions that they call are those of the present connection to the broker, which sets
-    them; see :class:`~celery_throttle.worker.connection.ShardLink`.
+    The present connection to the broker sets some functions that they call; see
+    :class:`~celery_throttle.worker.connection.ShardLink`.
 
     Args:
         name: the name of the shard; ``"home"`` where there is no other.
@@ -53,13 +54,7 @@ class Shard:
         consumer: Celery's consumer.
         worker: the name of the worker, which no other worker has.
         timers: the timers of the worker.
-        routing: returns the routing of the present connection to the broker; None before the first.
     """
-
-    #: Called at the end of an outage.
-    on_return: Callable[[], None]
-    #: Called in the thread of the heartbeats, after each of them.
-    on_heartbeat: Callable[[], None]
 
     def __init__(
         self,
@@ -69,21 +64,27 @@ class Shard:
         consumer: Any,
         worker: str,
         timers: Timers,
-        routing: Callable[[], Routing | None],
     ) -> None:
-        self.name = name
         self.throttle = throttle
+        self.routing: Routing | None = None  #: of the present connection; None before the first
         self._timers = timers
-        self.on_return = self.on_heartbeat = _ignore
+        #: Called at the end of an outage.
+        self.on_return: Callable[[], None] = _ignore
+        #: Called in the thread of the heartbeats, after each of them.
+        self.on_heartbeat: Callable[[], None] = _ignore
         store, keys, settings = throttle.store, throttle.keys, throttle.settings
         self.claims = Claims(store, keys, worker, on_settled=_ignore)
         self.slots = TaskSlots(worker, on_released=_ignore)
-        self.queues = WorkerQueues(throttle, routing)
+        self.queues = WorkerQueues(throttle, lambda: self.routing)
         self.quarantine = Quarantine(
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
         self.status = StatusReport(throttle.observer, throttle.run_plan)
-        self.rules = self._make_rules_watch(worker)
+        self.rules = (
+            None
+            if throttle.rules_file is None
+            else RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
+        )
         self.membership = Membership(
             throttle,
             worker,
@@ -112,19 +113,15 @@ class Shard:
         self.revoked = RevokedTasks(
             self.claims, settings.lease, self.call.queue_keys, self.call.lock
         )
+        self.wakeup = WakeupListener(store, keys.wakeup_channel(worker), on_wakeup=_ignore)
         self.outcomes = FanOutOutcomes(store, keys, report_in=_ignore)
         self._is_registered = False
-
-    def _make_rules_watch(self, worker: str) -> RulesWatch | None:
-        throttle = self.throttle
-        if throttle.rules_file is None:
-            return None
-        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
         throttle = self.throttle
-        self._poll_rules()  # before the limits of the code: they are not in force for a moment
+        if self.rules is not None:  # before the limits of the code, which it may replace
+            self.rules.poll()
         self._register()
         self.membership.start()
         prefix = throttle.settings.prefix
@@ -132,10 +129,12 @@ class Shard:
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self.status.begin()
         self.leases.start()
+        self.wakeup.start()
 
     def stop(self) -> None:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
         self.leases.stop()
+        self.wakeup.close()
         self.call.report()
         self.membership.stop()
         if self.rules is not None:
@@ -166,10 +165,6 @@ class Shard:
             self.rules.refresh()
         return self.rules is not None
 
-    def _poll_rules(self) -> None:
-        if self.rules is not None:
-            self.rules.poll()
-
     def _register(self) -> None:
         """Register the limits once. A limit that is missing later is registered when it is used."""
         if not self._is_registered:
@@ -188,7 +183,8 @@ class Shard:
         if self.membership.quarantined:
             self.quarantine.recall()
         self.on_heartbeat()
-        self._poll_rules()
+        if self.rules is not None:
+            self.rules.poll()
         self.status.run(self.membership.newest_change)
 
     def _on_return(self) -> None:

@@ -32,16 +32,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo
 
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Claim, Wait
+from celery_throttle.worker.claims.claims import Claim, Wait
 
 #: Headers of messages that workers sent back or parked. The task never sees them.
 REQUESTED_HEADER = "throttle_requested"
@@ -102,16 +105,6 @@ class BrokerWait(NamedTuple):
     name: str  #: of the limit that refused it
     key: str | None
 
-    @classmethod
-    def read(cls, header: Any) -> BrokerWait | None:
-        """Read a header; None if it is malformed."""
-        try:
-            began, name, key = header
-            wait = cls(float(began), check_name(name), key)
-        except (TypeError, ValueError):
-            return None
-        return wait if isinstance(key, (str, type(None))) else None
-
     def end(self) -> Wait:
         """Return the wait, which is over now."""
         return Wait(LimitRef(self.name, self.key), 0, max(0.0, time.time() - self.began))
@@ -160,14 +153,11 @@ class TaskState:
         if claim is not None:
             self.claim, self.wait = claim, claim.wait
             self.status = Status.CLAIMED if claim.has_units else Status.RECEIVED
-        if BROKER_WAIT_HEADER in headers:
-            self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER))
-        if BROKER_WAIT_BEGIN_HEADER in headers:
-            self.broker_wait = BrokerWait.read(headers.pop(BROKER_WAIT_BEGIN_HEADER))
-        if REQUESTED_HEADER in headers:
-            self.requested = _read_items(headers.pop(REQUESTED_HEADER))
-        if REFUSALS_HEADER in headers:
-            self.refusals = _read_counts(headers.pop(REFUSALS_HEADER))
+        for header, (attribute, read) in _HEADERS.items():
+            if header in headers:
+                value = headers.pop(header)
+                with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
+                    setattr(self, attribute, read(value))
 
     def _move(self, status: Status, sources: Sequence[Status]) -> Status:
         """Move the task into a status, from one of some others."""
@@ -278,21 +268,42 @@ class PassesGate:
     throttle_state: TaskState
 
 
+def _check_key(key: str | None) -> str | None:
+    if not isinstance(key, (str, type(None))):
+        raise TypeError("the key of a limit is a text or None")
+    return key
+
+
+def _read_broker_wait(header: Any) -> BrokerWait:
+    began, name, key = header
+    return BrokerWait(float(began), check_name(name), _check_key(key))
+
+
 def _read_items(header: Any) -> Sequence[Item]:
-    """Read requested limits from a header; nothing if the header is malformed."""
-    try:
-        items = [(check_name(name), key, int(cost)) for name, key, cost in header or ()]
-    except (TypeError, ValueError):
-        return ()
-    sound = all(isinstance(key, (str, type(None))) and cost > 0 for _, key, cost in items)
-    return tuple(items) if sound else ()
+    items = tuple((check_name(name), _check_key(key), int(cost)) for name, key, cost in header)
+    if any(cost <= 0 for _, _, cost in items):
+        raise ValueError("a cost is above 0")
+    return items
 
 
-def _read_counts(header: Any) -> dict[str, int]:
-    """Read counts of refusals from a header; nothing if the header is malformed."""
-    if not isinstance(header, Mapping):
-        return {}
+def _read_counts(header: Any) -> Mapping[str, int]:
+    return {str(limits): int(times) for limits, times in header.items()}
+
+
+#: The headers of messages that workers sent back or parked: the attributes of the state that they
+#: set, and the functions that read them, or raise the error of a malformed header.
+_HEADERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    BROKER_WAIT_HEADER: ("broker_wait_until", int),
+    BROKER_WAIT_BEGIN_HEADER: ("broker_wait", _read_broker_wait),
+    REQUESTED_HEADER: ("requested", _read_items),
+    REFUSALS_HEADER: ("refusals", _read_counts),
+}
+
+
+def fail(request: Any, error: Exception) -> None:
+    """Fail a task at once, without a process: errbacks, chord and signal, as if it had lost one."""
     try:
-        return {str(limits): int(times) for limits, times in header.items()}
-    except (TypeError, ValueError):
-        return {}
+        raise error
+    except type(error):
+        request.on_failure(ExceptionInfo(), return_ok=False)
+    request.acknowledge()

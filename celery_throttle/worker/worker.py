@@ -10,8 +10,6 @@ from uuid import uuid4
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.messages.routing import Routing
-from celery_throttle.worker.admission.gate import attach_gates
 from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.hooks import internals
@@ -65,14 +63,7 @@ class ThrottleWorker:
         self._connection: BrokerConnection | None = None
         self._shard_map = shard_map
         self._shards = {
-            name: Shard(
-                name,
-                throttle,
-                consumer=consumer,
-                worker=self.name,
-                timers=self.timers,
-                routing=self._routing,
-            )
+            name: Shard(name, throttle, consumer=consumer, worker=self.name, timers=self.timers)
             for name, throttle in shard_map.shards.items()
         }
         self._home = self._shards[HOME]
@@ -92,19 +83,12 @@ class ThrottleWorker:
         connection = self._connection = BrokerConnection(
             self.consumer, self.timers, [*self._shards.values()], self.shard_of
         )
-        attach_gates(self.consumer.app, connection.gates, connection.gate_for)
         for shard in self._shards.values():
             shard.start()
         self._split_limits.begin()
         if self.consumer.hub is None:
-            self.attach_to_loop()
+            self.timers.attach()
         connection.open()
-
-    def attach_to_loop(self) -> None:
-        """Attach to the event loop, which was reset if the connection was lost."""
-        self.timers.attach()
-        if self._connection is not None:
-            self._connection.listen()
 
     def stop(self, *, for_good: bool) -> None:
         """Requeue the tasks that were not started. Running tasks keep their leases.
@@ -128,7 +112,10 @@ class ThrottleWorker:
         """Return what ``celery inspect stats`` shows: the home shard, then any others by name."""
         connection = self._connection
         shown = {
-            name: {**shard.stats(), **({} if connection is None else connection.stats(shard))}
+            name: {
+                **shard.stats(),
+                "postponed": connection.count_delayed(shard) if connection else 0,
+            }
             for name, shard in self._shards.items()
         }
         home = shown.pop(HOME)
@@ -157,6 +144,3 @@ class ThrottleWorker:
         except ThrottleError:  # the gate of the home shard fails the task
             return self._home
         return self._home if limits is None else self._shards[self._shard_map.find(limits.names)]
-
-    def _routing(self) -> Routing | None:
-        return None if self._connection is None else self._connection.routing

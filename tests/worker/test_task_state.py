@@ -11,8 +11,17 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.worker.claim import Claim, Wait
-from celery_throttle.worker.task_state import BrokerWait, Status, TaskState, TransitionError
+from celery_throttle.worker.claims.claims import Claim, Wait
+from celery_throttle.worker.task_state import (
+    BROKER_WAIT_BEGIN_HEADER,
+    BROKER_WAIT_HEADER,
+    REFUSALS_HEADER,
+    REQUESTED_HEADER,
+    BrokerWait,
+    Status,
+    TaskState,
+    TransitionError,
+)
 
 #: The method that moves a task into each status.
 MOVES: dict[Status, Callable[[TaskState], Status]] = {
@@ -141,10 +150,17 @@ def test_a_claim_without_units_is_decided_at_the_gate() -> None:
     assert task_state(claim(None)).arrive_at_gate() is Status.RECEIVED
 
 
+def received(header: str, value: Any) -> TaskState:
+    request = SimpleNamespace(request_dict={header: value}, message=SimpleNamespace())
+    task = TaskState(request)
+    assert request.request_dict == {}
+    return task
+
+
 @pytest.mark.parametrize("key", [None, "42"])
 def test_a_wait_at_the_broker_survives_as_a_header(key: str | None) -> None:
     header = json.loads(json.dumps(BrokerWait(time.time() - 5, "mail", key)))
-    found = BrokerWait.read(header)
+    found = received(BROKER_WAIT_BEGIN_HEADER, header).broker_wait
     assert found is not None
     wait = found.end()
     assert (wait.ref, wait.position) == (LimitRef("mail", key), 0)
@@ -160,4 +176,7 @@ def test_a_clock_that_is_behind_gives_no_negative_wait() -> None:
     [None, 5, [], [1.0, "mail"], ["x", "mail", None], [1, "no name", None], [1, "mail", 7]],
 )
 def test_a_malformed_header_is_ignored(header: Any) -> None:
-    assert BrokerWait.read(header) is None
+    for name in (BROKER_WAIT_HEADER, BROKER_WAIT_BEGIN_HEADER, REQUESTED_HEADER, REFUSALS_HEADER):
+        task = received(name, [header] if name == REQUESTED_HEADER else header)
+        fields = (task.broker_wait, task.requested, task.refusals)
+        assert fields == (None, (), {})

@@ -1,16 +1,19 @@
 """Takes quota for tasks at the gate, with as few round trips as possible.
 
 The call for a task that has a process also takes units for the tasks that will have a process after
-it. For a limit that tasks pass many times a second, the call takes a block of units. A limit that
-was full a moment ago is not asked again. Units for a task that has no process yet may be used for
-20 ms, so no start is later than that after its admission.
+it: those that wait for one, and those that come fast, but one by one, which are gathered for some
+milliseconds. For a limit that tasks pass many times a second, the call takes a block of units. A
+limit that was full a moment ago is not asked again. Units for a task that has no process yet may be
+used for 20 ms, so no start is later than that after its admission.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from celery.worker import state
@@ -27,6 +30,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.task_state import PassesGate, Status
 
 #: Microseconds that a start may be booked ahead.
@@ -69,17 +73,42 @@ class Block:
 
 @dataclass(eq=False, repr=False)
 class Quota:
-    """Takes and caches the quota of one worker."""
+    """Takes and caches the quota of one worker.
+
+    To Celery, gathered requests stay reserved, unacknowledged and without a process. When Celery
+    loses the broker it drops them, and the broker delivers them once more.
+    """
 
     throttle: AppLimits
     backoff: Backoff
+    timers: Timers
+    #: Brings a request to the gate once more.
+    readmit: Callable[[Any], None]
     #: Returns the requests that wait for a process, the next first.
     queued: Callable[[], Iterable[Any]]
 
     def __post_init__(self) -> None:
         self._blocks: dict[Requirement, Block] = {}
+        #: Until when (monotonic) a limit that was full is not asked again.
         self._full: dict[Requirement, float] = {}
         self._demand = Demand()
+        self._gathered: deque[Any] = deque()
+        self._is_readmitting = False
+
+    def book(self, request: Any, requirement: Requirement) -> Status | None:
+        """Book the start of a request, or gather the request; None if no start is within 20 ms.
+
+        Raises as :meth:`take`.
+        """
+        wait = self.use(requirement)
+        if wait is None and self._should_gather(requirement):
+            return self._gather(request)
+        if wait is None:
+            wait = self.take(requirement)
+        if wait is None:
+            return None
+        status: Status = request.throttle_state.book(wait)
+        return status
 
     def use(self, requirement: Requirement) -> float | None:
         """Use cached quota: return the seconds until its time, or None."""
@@ -87,16 +116,6 @@ class Quota:
         self._demand.count(None, now)
         self._demand.count(requirement, now)
         return self._use(requirement, now)
-
-    def is_in_demand(self, requirement: Requirement) -> bool:
-        """Return whether tasks come fast, so that one call should take units for several.
-
-        A limit that tasks pass fast needs no gathered tasks: its call takes a block in any case.
-        """
-        now = time.monotonic()
-        most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
-        is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
-        return is_fast and not self._is_full(requirement, now)
 
     def take(self, requirement: Requirement) -> float | None:
         """Take quota. Return the seconds until its time; None if there is none within 20 ms.
@@ -121,6 +140,36 @@ class Quota:
     def _use(self, requirement: Requirement, now: float) -> float | None:
         block = self._blocks.get(requirement)
         return None if block is None else block.use(now)
+
+    def _should_gather(self, requirement: Requirement) -> bool:
+        """Return whether tasks come fast, so that one call should take units for several.
+
+        A limit that tasks pass fast needs no gathered tasks: its call takes a block in any case.
+        Nor do tasks that wait for a process: one call takes quota for these already.
+        """
+        now = time.monotonic()
+        most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
+        is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
+        may_gather = is_fast and not self._is_full(requirement, now) and not self._is_readmitting
+        return may_gather and not any(self.queued())
+
+    def _gather(self, request: Any) -> Status:
+        """Let a request come to the gate again with others, in some milliseconds."""
+        status: Status = request.throttle_state.gather()
+        self._gathered.append(request)
+        if len(self._gathered) > tuning.QUOTA_BATCH_SIZE:
+            self._readmit_gathered()
+        elif len(self._gathered) == 1:
+            self.timers.call_after(tuning.GATHER_SECONDS, self._readmit_gathered)
+        return status
+
+    def _readmit_gathered(self) -> None:
+        self._is_readmitting = True
+        try:
+            while self._gathered:
+                self.readmit(self._gathered.popleft())
+        finally:
+            self._is_readmitting = False
 
     def _call(self, want: GateRequest, now: float) -> None:
         """Take units for a task that has a process, and for the tasks after it."""
@@ -160,8 +209,6 @@ class Quota:
             elif reply[0] == ReplyStatus.REFUSED:
                 self._full[want.requirement] = now + tuning.BOOKING_HORIZON_SECONDS
 
-    # What to take.
-
     def _want(self, requirement: Requirement, now: float) -> GateRequest:
         times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1
         return GateRequest(requirement, times)
@@ -173,7 +220,7 @@ class Quota:
         """
         most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
         taken = set(named)
-        for request in self.queued():
+        for request in chain(self._gathered, self.queued()):
             if most <= 0:
                 return
             want = self._want_of(request, now)

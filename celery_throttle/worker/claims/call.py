@@ -19,7 +19,6 @@ from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.plan import PlanContext
 from celery_throttle.operations.waiting import claim_call, list_claims_call
 from celery_throttle.store.client import Store
-from celery_throttle.store.keys import QueueKeys
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
@@ -107,23 +106,15 @@ class ClaimCall:
             except StoreError as error:  # the next renewal may succeed
                 self._slot_error_log.log(error)
 
-    def wait_for_end(self) -> None:
-        """Wait until the call that is on its way has ended, if any."""
-        with self.lock:
-            pass
-
     def queue_keys(self) -> list[str]:
-        """Return the keys of the queues that this worker consumes, four each."""
-        return _flatten(self.queues.keys())
+        """Return the keys of the queues that this worker consumes, four each.
 
-    def _rotated_queue_keys(self) -> list[str]:
-        """Return the same keys, with another queue first each time.
-
-        Otherwise the last queues would starve where more is due than there are free processes.
+        Another queue is the first each time. Otherwise the last queues would starve where more is
+        due than there are free processes.
         """
         queues = self.queues.keys()
-        self._first_queue = (self._first_queue + 1) % max(1, len(queues))
-        return _flatten(queues[self._first_queue :] + queues[: self._first_queue])
+        first = self._first_queue = (self._first_queue + 1) % max(1, len(queues))
+        return [key for keys in queues[first:] + queues[:first] for key in keys]
 
     def _run(self, capacity: Capacity) -> ClaimReply | None:
         if self.store.breaker.is_open:  # the heartbeat finds out when the server is back
@@ -142,7 +133,7 @@ class ClaimCall:
         call = claim_call(
             self.plans.keys,
             self.claims.worker,
-            self._rotated_queue_keys() if count else (),
+            self.queue_keys() if count else (),
             tokens,
             lease=self.lease,
             poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
@@ -208,7 +199,3 @@ class ClaimCall:
             self._compared_at = now
             self.claims.settled.forget()
             self.slots.releases.forget()
-
-
-def _flatten(queues: Sequence[QueueKeys]) -> list[str]:
-    return [key for keys in queues for key in keys]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from celery.utils.functional import maybe_list
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
@@ -46,8 +47,11 @@ class RevokedTasks:
         """Withdraw tasks that were revoked since the last call; their quota is not taken."""
         tasks: list[ClaimedTask] = []
         try:
-            self._withdraw(self._new_ids(), tasks)
-            self._withdraw(self._new_stamped(), tasks)
+            for ids in (self._new_ids(), self._new_stamped()):
+                for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
+                    batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
+                    while some := self._withdraw(batch):  # not all in one call if they are large
+                        tasks += some
         except StoreError as error:
             self._error_log.log(error)
             self._id_count, self._stamps = 0, ""
@@ -84,14 +88,7 @@ class RevokedTasks:
                 if cursor == b"0":
                     break
 
-    def _withdraw(self, ids: Sequence[str], tasks: list[ClaimedTask]) -> None:
-        """Withdraw tasks, and add them to a list: also those before an error."""
-        for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
-            batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
-            while some := self._withdraw_some(batch):  # not all in one call if they are large
-                tasks += some
-
-    def _withdraw_some(self, ids: Sequence[str]) -> list[ClaimedTask]:
+    def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
         first = self.claims.reserve_tokens(len(ids))
         keys, worker = self.claims.keys, self.claims.worker
         call = withdraw_call(keys, worker, self.queue_keys(), first, ids, lease=self.lease)
@@ -112,10 +109,8 @@ def _is_revoked(packed: bytes) -> bool:
         return False
     stamps = headers.get("stamps") or {}
     for name in headers.get("stamped_headers") or ():
-        revoked = state.revoked_stamps.get(name)
-        if revoked is not None and name in stamps:
-            revoked_values = revoked if isinstance(revoked, (list, tuple, set)) else [revoked]
-            values = stamps[name] if isinstance(stamps[name], (list, tuple)) else [stamps[name]]
-            if any(value in revoked_values for value in values):
+        if name in stamps and name in state.revoked_stamps:
+            revoked = maybe_list(state.revoked_stamps[name])
+            if any(value in revoked for value in maybe_list(stamps[name])):
                 return True
     return False

@@ -19,14 +19,11 @@ def test_a_round_has_few_large_messages(size: int, most: int) -> None:
     rounds: list[int] = []
     calls: list[Callable[[], None]] = []
 
-    def call_later(_: float, function: Callable[..., None], args: tuple[Any, ...] = ()) -> None:
-        calls.append(lambda: function(*args))
-
+    timers: Any = SimpleNamespace(
+        call_after=lambda _, function, args=(): calls.append(lambda: function(*args))
+    )
     batch = DecisionBatch(
-        lambda requests: rounds.append(len(requests)),
-        call_later,
-        Backoff(ThreadTimers()),
-        lambda function, *args: call_later(0, function, args),
+        lambda requests: rounds.append(len(requests)), timers, Backoff(ThreadTimers())
     )
     for _ in range(20):
         state = SimpleNamespace(defer=lambda: None)

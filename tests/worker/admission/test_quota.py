@@ -61,7 +61,9 @@ class Bench:
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
-        self.quota = Quota(self.throttle, Backoff(NOWHERE), lambda: self.waiting)
+        self.quota = Quota(
+            self.throttle, Backoff(NOWHERE), NOWHERE, NOWHERE, queued=lambda: self.waiting
+        )
         self.calls = 0
         run = self.throttle.store.run
 
@@ -228,7 +230,8 @@ class Pool:
     def __init__(self, bench: Bench, slots: TaskSlots | None = None) -> None:
         self.started: list[Any] = []
         slots = TaskSlots("worker", lambda: None) if slots is None else slots
-        self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        timers: Any = SimpleNamespace(call_after=lambda *timer: self.timers.append(timer))
         self.gate = Gate(
             bench.throttle,
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
@@ -238,13 +241,12 @@ class Pool:
             backoff=Backoff(NOWHERE),
             pool=Free(),
             outcomes=NOWHERE,
+            timers=timers,
             readmit=self.bring,
-            call_later=lambda *timer: self.timers.append(timer),
-            call_soon=lambda call, *args: call(*args),
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
-        bench.quota = self.gate._booking.quota
+        bench.quota = self.gate._quota
 
     def bring(self, request: Any) -> None:
         if self.gate.admit(request) is Status.ADMITTED:
@@ -303,8 +305,8 @@ def test_they_are_gathered_for_some_milliseconds_at_most(bench: Bench, task: Any
     requests = bench.requests(task, range(3))
     for request in requests:
         pool.bring(request)
-    ((_, call, args),) = pool.timers
-    call(*args)
+    ((_, call),) = pool.timers
+    call()
     assert pool.started == requests
     assert bench.calls == 1
 

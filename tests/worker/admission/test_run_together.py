@@ -12,7 +12,7 @@ from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.admission.booking import run_together
+from celery_throttle.worker.admission.batching import run_together
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from tests.servers.server import Server

@@ -12,8 +12,7 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
 from celery_throttle.worker.claims.claims import Claims
-from celery_throttle.worker.claims.poller import Poller
-from celery_throttle.worker.claims.scheduler import Scheduler
+from celery_throttle.worker.claims.poller import Poller, Scheduler
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.pool import _PreforkPool
 from celery_throttle.worker.hooks.timers import ThreadTimers
@@ -79,7 +78,6 @@ class OneProcess:
             releases=(),
             settled=(),
             withdraw=list,
-            listen=lambda: None,
             is_on=False,
             ended=0.0,
         )
@@ -96,7 +94,6 @@ class OneProcess:
             call=nothing,
             revoked=nothing,
             dispatcher=nothing,
-            wakeup=nothing,
             outage=nothing,
         )
         self.poller.poll_in(0)
@@ -292,7 +289,8 @@ class TwoShards:
         claims: Any = SimpleNamespace(unstarted=lambda: self.booked)
         timers: Any = self.timer
         self.scheduler = Scheduler(SimpleNamespace(), timers, pool, [claims])
-        self.first, self.second = (Shard(name, self.polled, self.booked) for name in "ab")
+        self.first: Any = Shard("a", self.polled, self.booked)
+        self.second: Any = Shard("b", self.polled, self.booked)
 
 
 def test_one_process_is_not_given_to_the_claims_of_two_shards() -> None:
