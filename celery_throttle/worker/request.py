@@ -139,7 +139,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
             gate.pool.lend(partial(_give_to_strategy, self, task.strategy))
             return None
         try:
-            task.run()
+            task.move(Status.RUNNING)
             pass_units(self)
             send_receipt(self, waits=False)
             return inner(self, pool, **kwargs)
@@ -162,7 +162,8 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     Then the acknowledgement of the message is all that this worker sees of the task's end.
     """
     task, gate = request.throttle_state, gate_of(request)
-    task.enter_strategy()
+    task.move(Status.IN_STRATEGY)
+    task.strategy = None
     state.task_ready(request)
     request.message.admitted_request = request
 

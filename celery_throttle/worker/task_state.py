@@ -2,21 +2,21 @@
 
 Each request has one :class:`TaskState`. It has one of these statuses::
 
-    RECEIVED ──┬── queue ───► QUEUED ────┐
-               ├── gather ──► GATHERED ──┤
-               ├── defer ───► DEFERRED ──┤ arrive_at_gate
-               ├── delay ───► DELAYED ───┴───► RECEIVED
-               ├── book ────► BOOKED ────┐ its start comes
-               ├── admit ───► ADMITTED ◄─┘
-               └── park ────► PARKED            (left the worker)
+    RECEIVED ──┬──► QUEUED ────┐
+               ├──► GATHERED ──┤
+               ├──► DEFERRED ──┤ arrive_at_gate
+               ├──► DELAYED ───┴────► RECEIVED
+               ├──► BOOKED ────┐ its start comes
+               ├──► ADMITTED ◄─┘
+               └──► PARKED            (left the worker)
 
-    CLAIMED ────── admit ───► ADMITTED
+    CLAIMED ──────► ADMITTED
 
-    ADMITTED ──┬── run ───────────────────────► RUNNING
-               └── enter_strategy ► IN_STRATEGY ── run ──► RUNNING
+    ADMITTED ──┬──────────────────► RUNNING
+               └──► IN_STRATEGY ──► RUNNING
 
-    RUNNING ───┬── step_out ► STEPPED_OUT ── defer ──► DEFERRED
-               └── end ─────► ENDED             (left the worker)
+    RUNNING ───┬──► STEPPED_OUT ──► DEFERRED
+               └──► ENDED             (left the worker)
 
 What the diagram leaves out: a task may end before it runs; an error delays any task that does not
 run yet; a delayed task may be sent back to its queue, which parks it; a booked task that missed its
@@ -79,19 +79,24 @@ class Status(Enum):
         return self in _WAITING_HERE
 
 
-# From which statuses a task may come into others. Each task makes some transitions while others
-# wait, so these are tuples, which are searched by identity.
-_AT_GATE = (Status.RECEIVED, Status.CLAIMED)
-_FROM_GATE = (Status.RECEIVED,)
-_RETURNING = (Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
 _WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
-_DELAYABLE = (*_AT_GATE, *_RETURNING, Status.STEPPED_OUT)
-_DEFERRABLE = (Status.RECEIVED, Status.STEPPED_OUT)
-_ADMISSIBLE = (Status.BOOKED, Status.RECEIVED, Status.CLAIMED)
-_ADMITTED = (Status.ADMITTED,)
-_RUNNABLE = (Status.ADMITTED, Status.IN_STRATEGY)
-_RUNNING = (Status.RUNNING,)
-_LEAVING = (Status.RECEIVED, Status.DELAYED)
+_AT_GATE = (Status.RECEIVED, Status.CLAIMED)
+_RETURNING = (Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
+
+#: From which statuses a task may come into each.
+_SOURCES: Mapping[Status, tuple[Status, ...]] = {
+    Status.RECEIVED: _RETURNING,
+    Status.QUEUED: (Status.RECEIVED,),
+    Status.GATHERED: (Status.RECEIVED,),
+    Status.DEFERRED: (Status.RECEIVED, Status.STEPPED_OUT),
+    Status.DELAYED: (*_AT_GATE, *_RETURNING, Status.STEPPED_OUT),
+    Status.BOOKED: (Status.RECEIVED,),
+    Status.ADMITTED: (Status.BOOKED, Status.RECEIVED, Status.CLAIMED),
+    Status.IN_STRATEGY: (Status.ADMITTED,),
+    Status.RUNNING: (Status.ADMITTED, Status.IN_STRATEGY),
+    Status.STEPPED_OUT: (Status.RUNNING,),
+    Status.PARKED: (Status.RECEIVED, Status.DELAYED),
+}
 
 
 class TransitionError(RuntimeError):
@@ -114,8 +119,8 @@ class TaskState:
     """The state of one task in this worker.
 
     Headers of ours are taken out of the message of its request. What most tasks leave as it is
-    costs them nothing here. Each method that moves the task returns its new status, and raises
-    :class:`TransitionError` where the diagram has no such transition.
+    costs them nothing here. :meth:`move`, and each method that calls it, returns the new status,
+    and raises :class:`TransitionError` where the diagram has no such transition.
     """
 
     #: The claim under which this worker holds it; None if its message is the broker's.
@@ -159,16 +164,14 @@ class TaskState:
                 with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
                     setattr(self, attribute, read(value))
 
-    def _move(self, status: Status, sources: Sequence[Status]) -> Status:
-        """Move the task into a status, from one of some others."""
-        if self.status not in sources:
+    def move(self, status: Status) -> Status:
+        """Move the task into a status."""
+        if self.status not in _SOURCES[status]:
             raise TransitionError(
                 f"a task that is {self.status.value} cannot become {status.value}"
             )
         self.status = status
         return status
-
-    # At the gate.
 
     def arrive_at_gate(self) -> Status:
         """The task comes to the gate: with its units, or as it was received.
@@ -180,57 +183,30 @@ class TaskState:
         latest = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
         if self.status is Status.BOOKED and time.monotonic() <= latest:
             return self.status
-        return self._move(Status.RECEIVED, _RETURNING)
-
-    def queue(self) -> Status:
-        """The task waits for a process."""
-        return self._move(Status.QUEUED, _FROM_GATE)
-
-    def gather(self) -> Status:
-        """One call takes quota for this and other tasks, some milliseconds later."""
-        return self._move(Status.GATHERED, _FROM_GATE)
-
-    def defer(self) -> Status:
-        """The next round of the worker's loop decides about the task."""
-        return self._move(Status.DEFERRED, _DEFERRABLE)
+        return self.move(Status.RECEIVED)
 
     def delay(self, broker_wait_until: int = 0) -> Status:
         """The task comes to the gate again later; see the attribute ``broker_wait_until``."""
         self.broker_wait_until = broker_wait_until
-        return self._move(Status.DELAYED, _DELAYABLE)
+        return self.move(Status.DELAYED)
 
     def book(self, seconds: float) -> Status:
         """The units of the task are taken for a start in some seconds."""
         self._starts_at = time.monotonic() + seconds
-        return self._move(Status.BOOKED, _FROM_GATE)
+        return self.move(Status.BOOKED)
 
     def seconds_to_start(self) -> float:
         """Return the seconds until the start of a booked task."""
         return max(0.0, self._starts_at - time.monotonic())
 
-    def admit(self) -> Status:
-        """The task passes the gate."""
-        return self._move(Status.ADMITTED, _ADMISSIBLE)
-
     def park(self) -> Status:
         """The task waits elsewhere, and has left this worker."""
-        return self._move(Status.PARKED, _LEAVING)
-
-    # After the gate.
-
-    def enter_strategy(self) -> Status:
-        """The task's own strategy gets the message."""
-        self.strategy = None
-        return self._move(Status.IN_STRATEGY, _ADMITTED)
-
-    def run(self) -> Status:
-        """The pool gets the task."""
-        return self._move(Status.RUNNING, _RUNNABLE)
+        return self.move(Status.PARKED)
 
     def step_out(self) -> Status:
         """A run of the task is over, as a limit refused. What was taken for that run is used up."""
         self.waited = True
-        return self._move(Status.STEPPED_OUT, _RUNNING)
+        return self.move(Status.STEPPED_OUT)
 
     def end(self) -> Status:
         """The task has left its process, or was not started after all."""

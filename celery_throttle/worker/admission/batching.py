@@ -46,7 +46,7 @@ class DecisionBatch:
 
     def add(self, request: Any) -> Status:
         """Add a request to the next round. Thread-safe."""
-        status: Status = request.throttle_state.defer()
+        status: Status = request.throttle_state.move(Status.DEFERRED)
         self._requests.append(request)
         self._alarm.set(0.0)
         return status

@@ -123,7 +123,7 @@ class Gate:
             return task.end()
         if claim is not None and status is Status.CLAIMED:
             self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
-            return task.admit()
+            return task.move(Status.ADMITTED)
         return self._recover(request, self._decide_received)
 
     def _decide_received(self, request: Any) -> Status:
@@ -131,10 +131,10 @@ class Gate:
         task: TaskState = request.throttle_state
         limits = limits_of(self.throttle, request)
         if limits is None:
-            return task.admit()
+            return task.move(Status.ADMITTED)
         requirement = requirement_of(limits, request)
         if not self.pool.enter(request):
-            return task.queue()
+            return task.move(Status.QUEUED)
         if self.outage.is_on:
             status = self._book_in_outage(request, limits, requirement)
         elif (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
@@ -152,7 +152,7 @@ class Gate:
             return task.status
         if seconds > 0:
             time.sleep(seconds)
-        return task.admit()
+        return task.move(Status.ADMITTED)
 
     # The units of a request, which book its start. All of these raise StoreError.
 
@@ -210,7 +210,7 @@ class Gate:
             request.throttle_state.arrive_at_gate()
         if self._stopped:
             for request in requests:
-                self._park_at_stop(request)
+                self._let_go(request)
             return
         results: Sequence[Status | Exception | None] = [None] * len(requests)
         if not self.outage.is_on:
@@ -249,18 +249,11 @@ class Gate:
             return self._book_in_outage(request, limits, requirement_of(limits, request))
         return self._book_or_park(request, may_run=self.pool.has_room())
 
-    def _park_at_stop(self, request: Any) -> None:
+    def _let_go(self, request: Any) -> None:
         """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
-        try:
-            if limits_of(self.throttle, request) is not None:
-                self._book_or_park(request, may_run=False)
-            elif not self.delayed.send_back(request):
-                fail(request, StoreUnavailableError("its queue cannot be reached"))
-        except StoreError as error:
-            if not self.delayed.send_back(request):
-                fail(request, error)
-        except Exception as error:  # noqa: BLE001  # of a result backend, say
-            self._fail_or_delay(request, error)
+        status = self._recover(request, partial(self._book_or_park, may_run=False))
+        if status is Status.BOOKED:  # its limits were removed
+            self.delayed.add(request, 0.0)
 
     def _queued_requests(self) -> Iterable[Any]:
         """Return the requests of this gate that wait for a process, the next first."""
@@ -296,7 +289,8 @@ class Gate:
         try:
             if isinstance(error, ThrottleError) and not isinstance(error, StoreError):
                 fail(request, error)
-                return self._end(request)
+                task: TaskState = request.throttle_state
+                return task.end()
         except Exception as another:  # noqa: BLE001  # as above
             error = another
         return self.delay(request, error)
@@ -310,12 +304,8 @@ class Gate:
             logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
         if request in state.reserved_requests:
             return self.delayed.add(request, tuning.RETRY_SECONDS)
-        return self._end(request)  # Celery has dropped it
-
-    @staticmethod
-    def _end(request: Any) -> Status:
-        status: Status = request.throttle_state.end()
-        return status
+        task: TaskState = request.throttle_state  # Celery has dropped it
+        return task.end()
 
     # The ends of tasks, and of the worker.
 
@@ -364,10 +354,10 @@ class Gate:
         set_requested(request, requested)
         self._deferred.add(request)
         if self._stopped:
-            self._deferred.decide_all()
+            self.stop()
 
     def stop(self) -> None:
-        """Let go of all tasks that the pool does not have."""
+        """Let go of all tasks that the pool does not have. It may be called again."""
         self._stopped = True
         self._deferred.decide_all()
         self.delayed.forget()

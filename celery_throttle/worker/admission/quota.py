@@ -155,7 +155,7 @@ class Quota:
 
     def _gather(self, request: Any) -> Status:
         """Let a request come to the gate again with others, in some milliseconds."""
-        status: Status = request.throttle_state.gather()
+        status: Status = request.throttle_state.move(Status.GATHERED)
         self._gathered.append(request)
         if len(self._gathered) > tuning.QUOTA_BATCH_SIZE:
             self._readmit_gathered()

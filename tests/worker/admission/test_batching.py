@@ -26,7 +26,7 @@ def test_a_round_has_few_large_messages(size: int, most: int) -> None:
         lambda requests: rounds.append(len(requests)), timers, Backoff(ThreadTimers())
     )
     for _ in range(20):
-        state = SimpleNamespace(defer=lambda: None)
+        state = SimpleNamespace(move=lambda _: None)
         message = SimpleNamespace(body=b"x" * size)
         batch.add(SimpleNamespace(throttle_state=state, message=message))
     while calls:

@@ -202,8 +202,8 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     request: Any = bench.request(lambda: None)
     request.message.claim = SimpleNamespace(has_units=True, wait=None, slots=["slot"], name="w 7")
     request.throttle_state = TaskState(request)
-    assert request.throttle_state.admit() is Status.ADMITTED
-    request.throttle_state.run()
+    assert request.throttle_state.move(Status.ADMITTED) is Status.ADMITTED
+    request.throttle_state.move(Status.RUNNING)
     request.time_start, request.worker_pid, request._apply_result = 1.0, 7, object()
     bench.gate.step_out(request, [("api", None, 1_000_000)])
     assert request.throttle_state.status is Status.DEFERRED
