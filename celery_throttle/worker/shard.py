@@ -12,8 +12,6 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.define import register_missing
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.routing import Routing
@@ -98,21 +96,9 @@ class Shard:
         self.outage = OutageMode(throttle, self.membership, self.slots)
         store.breaker.watcher = self.outage.begin
         self.backoff = Backoff(timers)
-        self.call = ClaimCall(
-            store,
-            throttle.plans,
-            settings.lease,
-            self.claims,
-            self.slots,
-            queues=self.queues,
-            backoff=self.backoff,
-            take_acknowledged=tuple,
-            register_limits=self._register_missing,
-        )
+        self.call = ClaimCall(throttle, self.claims, self.slots, self.queues, self.backoff)
         self.leases = WorkerLeases(self.call)
-        self.revoked = RevokedTasks(
-            self.claims, settings.lease, self.call.queue_keys, self.call.lock
-        )
+        self.revoked = RevokedTasks(self.call)
         self.wakeup = WakeupListener(store, keys.wakeup_channel(worker), on_wakeup=_ignore)
         self.outcomes = FanOutOutcomes(store, keys, report_in=_ignore)
         self._is_registered = False
@@ -171,12 +157,6 @@ class Shard:
             with suppress(StoreError):  # it is done at the end of the outage, or by the gate
                 self.throttle.register()
                 self._is_registered = True
-
-    def _register_missing(self) -> None:
-        plans = self.throttle.plans
-        refs = [LimitRef(name, None) for name in plans.limits]
-        with suppress(StoreError):  # then the gate registers what is missing, task by task
-            self.throttle.run_plan(register_missing(plans, refs))
 
     def _after_heartbeat(self) -> None:
         self.queues.settle_unconsumed()

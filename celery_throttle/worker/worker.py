@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from celery_throttle.errors import ThrottleError
@@ -22,28 +22,6 @@ from celery_throttle.worker.request import install
 from celery_throttle.worker.shard import HOME, Shard
 
 
-class ShardMap(Protocol):
-    """Which limits belong to which shard."""
-
-    @property
-    def shards(self) -> Mapping[str, AppLimits]:
-        """The limits of each shard, by the name of the shard. One is named ``"home"``."""
-
-    def find(self, limits: Iterable[str]) -> str:
-        """Return the name of the shard that has the limits with these names."""
-
-
-class OneShard:
-    """The map of an app whose limits are all in the home shard."""
-
-    def __init__(self, throttle: AppLimits) -> None:
-        self.shards = {HOME: throttle}
-
-    def find(self, _limits: Iterable[str]) -> str:
-        """See :class:`ShardMap`."""
-        return HOME
-
-
 class ThrottleWorker:
     """A worker with limits, from its start to its end.
 
@@ -51,20 +29,26 @@ class ThrottleWorker:
 
     Args:
         consumer: Celery's consumer.
-        shard_map: which limits belong to which shard.
+        shards: the limits of each shard, by the name of the shard. One is named ``"home"``.
+        find: returns the name of the shard that has the limits with some names.
     """
 
-    def __init__(self, consumer: Any, shard_map: ShardMap) -> None:
+    def __init__(
+        self,
+        consumer: Any,
+        shards: Mapping[str, AppLimits],
+        find: Callable[[Iterable[str]], str] = lambda _: HOME,
+    ) -> None:
         self.consumer = consumer
         self.name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self.timers = make_timers(consumer)
         self._throttle: AppLimits = consumer.app.throttle
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
-        self._shard_map = shard_map
+        self._find_name = find
         self._shards = {
             name: Shard(name, throttle, consumer=consumer, worker=self.name, timers=self.timers)
-            for name, throttle in shard_map.shards.items()
+            for name, throttle in shards.items()
         }
         self._home = self._shards[HOME]
         self._split_limits = SplitLimits(
@@ -143,4 +127,4 @@ class ThrottleWorker:
             limits = limits_of(self._throttle, request)
         except ThrottleError:  # the gate of the home shard fails the task
             return self._home
-        return self._home if limits is None else self._shards[self._shard_map.find(limits.names)]
+        return self._home if limits is None else self._shards[self._find_name(limits.names)]

@@ -11,14 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.operations.plan import PlanContext
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.waiting import claim_call, list_claims_call
-from celery_throttle.store.client import Store
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
@@ -49,23 +51,21 @@ class ClaimReply(NamedTuple):
 class ClaimCall:
     """Makes the claim calls of one worker, one at a time. Thread-safe."""
 
-    store: Store
-    plans: PlanContext
-    lease: float  #: seconds of the worker's lease
+    throttle: AppLimits
     claims: Claims
     slots: TaskSlots
     queues: WorkerQueues
     backoff: Backoff
     #: Returns the identities of parked messages whose acknowledgement is certain.
-    take_acknowledged: Callable[[], Sequence[str]]
-    #: Registers limits that the server does not know.
-    register_limits: Callable[[], None]
+    take_acknowledged: Callable[[], Sequence[str]] = tuple
     replied_at: float = 0.0  #: monotonic time of the server's last reply
     #: Monotonic time of the last reply that came after so long a silence that leases may have run
     #: out: this process stood still, or could not reach the server. 0.0 if there was none.
     returned_at: float = 0.0
 
     def __post_init__(self) -> None:
+        self._store = self.throttle.store
+        self.lease = self.throttle.settings.lease  #: seconds of the worker's lease
         self._error_log = ErrorLog(
             "The server refuses claims; tasks stay in their lines, and this worker tries again "
             "every second."
@@ -78,7 +78,7 @@ class ClaimCall:
         self.lock = threading.Lock()
         self._last_reply = time.time()
         self._compared_at = 0.0
-        self._generation = self.store.generation
+        self._generation = self._store.generation
         self._has_registered = False
         #: Whether a failed call may have claimed tasks that could not be requeued since.
         self._in_doubt = False
@@ -99,10 +99,10 @@ class ClaimCall:
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
         with self.lock:
-            call = self.slots.renew_call(self.plans, self.lease)
+            call = self.slots.renew_call(self.throttle.plans, self.lease)
             try:
                 if call is not None:
-                    self.store.run(call)
+                    self._store.run(call)
             except StoreError as error:  # the next renewal may succeed
                 self._slot_error_log.log(error)
 
@@ -117,7 +117,7 @@ class ClaimCall:
         return [key for keys in queues[first:] + queues[:first] for key in keys]
 
     def _run(self, capacity: Capacity) -> ClaimReply | None:
-        if self.store.breaker.is_open:  # the heartbeat finds out when the server is back
+        if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
         began = time.monotonic()
         self._compare_claims()
@@ -131,7 +131,7 @@ class ClaimCall:
         first = self.claims.reserve_tokens(count)
         tokens = range(first, first + count)
         call = claim_call(
-            self.plans.keys,
+            self.claims.keys,
             self.claims.worker,
             self.queue_keys() if count else (),
             tokens,
@@ -147,7 +147,7 @@ class ClaimCall:
         )
         sent = time.time()
         try:
-            reply: list[Any] = self.store.run(call)
+            reply: list[Any] = self._store.run(call)
         except StoreError as error:
             self._error_log.log(error)
             self.claims.settled.extend(settled)
@@ -170,12 +170,19 @@ class ClaimCall:
         tasks = [self.claims.receive(row, sent + longest_silence) for row in rows]
         self._has_registered = wait < 0
         if self._has_registered:
-            self.register_limits()
+            self._register_limits()
         if self._in_doubt:
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS, dead_worker.decode())
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)
+
+    def _register_limits(self) -> None:
+        """Register the limits of the code, of which the server has lost some."""
+        plans = self.throttle.plans
+        refs = [LimitRef(name, None) for name in plans.limits]
+        with suppress(StoreError):  # then the gate registers what is missing, task by task
+            self.throttle.run_plan(register_missing(plans, refs))
 
     def _compare_claims(self) -> None:
         """End claims that only the server has, now and then and after each lost connection.
@@ -183,12 +190,12 @@ class ClaimCall:
         Behind the same address another server may reply meanwhile, without the last reports. That
         would be no outage: the next connection succeeds.
         """
-        generation, now = self.store.generation, time.monotonic()
+        generation, now = self._store.generation, time.monotonic()
         is_due = now - self._compared_at > tuning.CLAIM_CHECK_SECONDS
         if not is_due and generation == self._generation:
             return
         try:
-            tokens = self.store.run(list_claims_call(self.plans.keys, self.claims.worker))
+            tokens = self._store.run(list_claims_call(self.claims.keys, self.claims.worker))
         except StoreError:  # so does the claim call, which logs it; the next one tries again
             return
         self.claims.end_unknown(map(int, tokens))

@@ -140,24 +140,14 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
     consumed: Any = SimpleNamespace(keys=lambda: [lines.keys.queue(name) for name in queues])
-    call = ClaimCall(
-        throttle.store,
-        throttle.plans,
-        throttle.settings.lease,
-        claims,
-        slots,
-        queues=consumed,
-        backoff=Backoff(ThreadTimers()),
-        take_acknowledged=list,
-        register_limits=throttle.register,
-    )
+    call = ClaimCall(throttle, claims, slots, consumed, Backoff(ThreadTimers()))
     return call, claims
 
 
 def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     """After hours of an outage there would be too many for one call."""
     call, claims = make_call(lines, "q")
-    breaker = call.store.breaker
+    breaker = call.throttle.store.breaker
     breaker.watcher = lambda _: None
     breaker.trip(StoreUnavailableError("it is out"))
     for _ in range(60):
