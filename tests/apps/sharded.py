@@ -26,12 +26,9 @@ class ShardedStep(ThrottleStep):
     """The home shard has the limit "mail", the other shard the limit "erp"."""
 
     def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # as in its base
-        shards = {
-            "home": AppLimits(
-                app, {"url": os.environ["HOME_URL"], "limits": HOME_LIMITS, "lease": 2}
-            ),
-            "erp": AppLimits(app, {"url": os.environ["ERP_URL"], "limits": ERP_LIMITS, "lease": 2}),
-        }
+        home = {"url": os.environ["HOME_URL"], "limits": HOME_LIMITS, "lease": 2}
+        erp = {"url": os.environ["ERP_URL"], "limits": ERP_LIMITS, "lease": 2}
+        shards = {"home": AppLimits(app, home), "erp": AppLimits(app, erp)}
         return ThrottleWorker(c, shards, lambda limits: "erp" if "erp" in limits else "home")
 
 
