@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.worker.admission.gate import Gate, attach_gates
 from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.hooks import internals
@@ -47,7 +48,7 @@ class ThrottleWorker:
         self._connection: BrokerConnection | None = None
         self._find_name = find
         self._shards = {
-            name: Shard(name, throttle, consumer=consumer, worker=self.name, timers=self.timers)
+            name: Shard(name, throttle, consumer, self.name, self.timers)
             for name, throttle in shards.items()
         }
         self._home = self._shards[HOME]
@@ -64,15 +65,20 @@ class ThrottleWorker:
         """Start, or continue over a new connection to the broker."""
         internals.log_broken(self.consumer)
         confirm_before_flush(self.consumer)
+        shards = self._shards.values()
         connection = self._connection = BrokerConnection(
-            self.consumer, self.timers, [*self._shards.values()], self.shard_of
+            self.consumer, self.timers, [shard.claims for shard in shards], self.gate_for
         )
-        for shard in self._shards.values():
+        for shard in shards:
+            shard.connect(connection)
+        attach_gates(self.consumer.app, [shard.gate for shard in shards], self.gate_for)
+        for shard in shards:
             shard.start()
         self._split_limits.begin()
         if self.consumer.hub is None:
             self.timers.attach()
-        connection.open()
+        for shard in shards:
+            shard.open(connection)
 
     def stop(self, *, for_good: bool) -> None:
         """Requeue the tasks that were not started. Running tasks keep their leases.
@@ -81,7 +87,10 @@ class ThrottleWorker:
         """
         if self._connection is None:
             return
-        self._connection.close()
+        self._connection.scheduler.stop()
+        for shard in self._shards.values():
+            shard.close()
+        self._connection.republisher.close()
         if for_good:
             for shard in self._shards.values():
                 shard.stop()
@@ -94,30 +103,23 @@ class ThrottleWorker:
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows: the home shard, then any others by name."""
-        connection = self._connection
-        shown = {
-            name: {
-                **shard.stats(),
-                "postponed": connection.count_delayed(shard) if connection else 0,
-            }
-            for name, shard in self._shards.items()
-        }
+        shown = {name: shard.stats() for name, shard in self._shards.items()}
         home = shown.pop(HOME)
         return {**home, **({"shards": shown} if shown else {})}
 
-    def shard_of(self, request: Any) -> Shard:
-        """Return the shard that decides about a request: that of its limits.
+    def gate_for(self, request: Any) -> Gate:
+        """Return the gate that decides about a request: that of the shard of its limits.
 
         A claimed task belongs to the shard of its claim, and a task without limits to the home
         shard. The shard is found once for each request.
         """
         if len(self._shards) == 1:
-            return self._home
+            return self._home.gate
         task = request.throttle_state
         if task.shard is None:
             task.shard = self._find_shard(request)
-        found: Shard = task.shard
-        return found
+        gate: Gate = task.shard.gate
+        return gate
 
     def _find_shard(self, request: Any) -> Shard:
         claim = request.throttle_state.claim
