@@ -62,7 +62,7 @@ RULES_REPORT_SECONDS = 60.0  # how long the report of a worker about its file co
 
 GATHER_SECONDS = 0.004  # how long requests that come fast, one by one, are gathered for one call
 QUOTA_BATCH_SIZE = 7  # requests that one call takes units for, beside the one that has a process
-QUOTA_CACHE_SIZE = 1024  # requirements with remembered units, and those with remembered refusals
+QUOTA_CACHE_SIZE = 1024  # requirements with remembered units, or a remembered refusal
 DEMAND_CACHE_SIZE = 4096  # requirements with counted demand; beyond, all are counted anew
 #: Requests decided, and tasks parked, in one round trip of `DecisionBatch`; the bytes of their
 #: messages from which on no other is added; and the time until the next round: the ends of tasks

@@ -102,7 +102,7 @@ def run_together(store: Store, backoff: Backoff, plans: Sequence[Plan[T]]) -> li
     """
     results: dict[int, T | Exception] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
-    while replies:
+    while True:
         calls: dict[int, Call] = {}
         for index, reply in replies.items():
             plan = plans[index]
@@ -115,18 +115,14 @@ def run_together(store: Store, backoff: Backoff, plans: Sequence[Plan[T]]) -> li
                 results[index] = end.value
             except Exception as error:  # noqa: BLE001  # the others go on
                 results[index] = error
-        replies = dict(zip(calls, _run_calls(store, backoff, list(calls.values())), strict=True))
+        if not calls:
+            break
+        began = time.monotonic()
+        try:
+            made: Sequence[Any] = store.run_all(list(calls.values()))
+        except StoreError as error:
+            made = [error] * len(calls)
+        finally:
+            backoff.record_calls(began)
+        replies = dict(zip(calls, made, strict=True))
     return [results[index] for index in range(len(plans))]
-
-
-def _run_calls(store: Store, backoff: Backoff, calls: Sequence[Call]) -> Sequence[Any]:
-    """Return the reply to each call, or its error."""
-    if not calls:
-        return ()
-    began = time.monotonic()
-    try:
-        return store.run_all(calls)
-    except StoreError as error:
-        return [error] * len(calls)
-    finally:
-        backoff.record_calls(began)

@@ -45,25 +45,26 @@ class Block:
 
     A block has as many starts as tasks came to the gate in 20 ms recently, and no more than its
     limit gives in one second. Units of starts that are unused when the block ends are lost to the
-    limit. A change of the limit does not end a block.
+    limit. A change of the limit does not end a block. A block without starts is a refusal: as long
+    as it lasts, the limit is not asked again.
     """
 
     since: float  #: monotonic time of the reply
-    starts: int
-    at_once: int  #: how many of them may be used at once
-    later: float  #: seconds from `since` until the first of the others may be used
-    interval: float  #: seconds from each of the others to the next
-    #: Seconds for which starts may be used: less than 20 ms where a window ends.
+    starts: int = 0
+    at_once: int = 0  #: how many of them may be used at once
+    later: float = 0.0  #: seconds from `since` until the first of the others may be used
+    interval: float = 0.0  #: seconds from each of the others to the next
+    #: Seconds for which the block lasts: less than 20 ms where a window ends.
     lifetime: float = tuning.BOOKING_HORIZON_SECONDS
     used: int = 0
 
-    def left(self, now: float) -> int:
-        """Return how many starts may still be used."""
-        return self.starts - self.used if now - self.since <= self.lifetime else 0
+    def lasts(self, now: float) -> bool:
+        """Return whether this is a refusal that still counts, or starts may still be used."""
+        return now - self.since <= self.lifetime and (self.used < self.starts or not self.starts)
 
     def use(self, now: float) -> float | None:
         """Use the next start. Return the seconds until its time; None if there is none."""
-        if not self.left(now):
+        if not self.starts or not self.lasts(now):
             return None
         index = self.used - self.at_once
         self.used += 1
@@ -89,8 +90,6 @@ class Quota:
 
     def __post_init__(self) -> None:
         self._blocks: dict[Requirement, Block] = {}
-        #: Until when (monotonic) a limit that was full is not asked again.
-        self._full: dict[Requirement, float] = {}
         self._demand = Demand()
         self._gathered: deque[Any] = deque()
         self._is_readmitting = False
@@ -125,17 +124,21 @@ class Quota:
             CostError, UnknownLimitError: see :func:`.replies.check_reply`.
         """
         now = time.monotonic()
-        if self._is_full(requirement, now):
+        if self._is_known(requirement, now):  # or its start would have been used
             return None
         self._call(self._want(requirement, now), now)
         return self._use(requirement, time.monotonic())
 
     def forget_refusal(self, requirement: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
-        self._full.pop(requirement, None)
+        block = self._blocks.get(requirement)
+        if block is not None and not block.starts:
+            del self._blocks[requirement]
 
-    def _is_full(self, requirement: Requirement, now: float) -> bool:
-        return self._full.get(requirement, 0.0) > now
+    def _is_known(self, requirement: Requirement, now: float) -> bool:
+        """Return whether there are starts, or the limit was full a moment ago."""
+        block = self._blocks.get(requirement)
+        return block is not None and block.lasts(now)
 
     def _use(self, requirement: Requirement, now: float) -> float | None:
         block = self._blocks.get(requirement)
@@ -150,7 +153,7 @@ class Quota:
         now = time.monotonic()
         most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
         is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
-        may_gather = is_fast and not self._is_full(requirement, now) and not self._is_readmitting
+        may_gather = is_fast and not self._is_known(requirement, now) and not self._is_readmitting
         return may_gather and not any(self.queued())
 
     def _gather(self, request: Any) -> Status:
@@ -191,9 +194,7 @@ class Quota:
         self, wants: Sequence[GateRequest], replies: Sequence[Sequence[int]], now: float
     ) -> None:
         if len(self._blocks) > tuning.QUOTA_CACHE_SIZE:
-            self._blocks = {key: one for key, one in self._blocks.items() if one.left(now)}
-        if len(self._full) > tuning.QUOTA_CACHE_SIZE:
-            self._full = {full: until for full, until in self._full.items() if until > now}
+            self._blocks = {key: one for key, one in self._blocks.items() if one.lasts(now)}
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
             if reply[0] == ReplyStatus.ALLOWED:
@@ -207,7 +208,7 @@ class Quota:
                     lifetime_us / MICROSECONDS,
                 )
             elif reply[0] == ReplyStatus.REFUSED:
-                self._full[want.requirement] = now + tuning.BOOKING_HORIZON_SECONDS
+                self._blocks[want.requirement] = Block(now)
 
     def _want(self, requirement: Requirement, now: float) -> GateRequest:
         times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1
@@ -240,10 +241,7 @@ class Quota:
             requirement = requirement_of(limits, request)
         except ThrottleError:  # it is raised again at the gate
             return None
-        block = self._blocks.get(requirement)
-        if self._is_full(requirement, now) or (block is not None and block.left(now)):
-            return None
-        return self._want(requirement, now)
+        return None if self._is_known(requirement, now) else self._want(requirement, now)
 
 
 def _is_certain(request: Any) -> bool:

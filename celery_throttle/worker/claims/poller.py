@@ -214,16 +214,11 @@ class Poller:
 
     def _capacity(self) -> Capacity:
         contended = self.scheduler.pool.is_contended()
-        soon_free = 0 if contended else self._count_soon_free()
+        # As many processes will be free in a moment as claims have started in such a time recently.
+        # A task that is claimed for one of them starts within 20 ms, or goes back to its line.
+        starts = 0 if contended else self._claims.recent_starts()
+        soon_free = int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
         return Capacity(self.scheduler.count_free(), soon_free, contended)
-
-    def _count_soon_free(self) -> int:
-        """Return how many processes will be free in a moment, if claims start as fast as recently.
-
-        A task that is claimed for one of them starts within 20 ms, or goes back to its line.
-        """
-        starts = self._claims.recent_starts()
-        return int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
 
     def _had_time_to_renew(self) -> bool:
         """Whether a worker that lives would have renewed its lease after an outage.

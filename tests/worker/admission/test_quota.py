@@ -136,11 +136,12 @@ def test_another_cost_has_blocks_of_its_own(bench: Bench) -> None:
     halves = one("deep", MILLION // 2)
     assert [bench.take(halves) for _ in range(30)] == [0.0] * 30
     held = bench.quota._blocks[halves]
-    assert held.left(bench.now) > 0
+    assert held.starts > held.used
+    assert held.lasts(bench.now)
     assert bench.take(one("deep")) == 0.0
     assert bench.quota._blocks[halves] is held
     used = 30 / 2 + 1
-    left = held.left(bench.now) / 2
+    left = (held.starts - held.used) / 2
     assert 1_000_000 - bench.throttle["deep"].peek(0).remaining >= used + left
 
 

@@ -52,9 +52,16 @@ def test_an_old_block_gives_nothing() -> None:
 def test_a_block_of_a_window_that_ends_is_good_until_then() -> None:
     block = Block(since=0.0, starts=9, at_once=9, later=0.0, interval=0.0, lifetime=0.005)
     assert block.use(0.005) == 0.0
-    assert block.left(0.005) == 8
-    assert block.left(0.0051) == 0
+    assert block.lasts(0.005)
+    assert not block.lasts(0.0051)
     assert block.use(0.0051) is None
+
+
+def test_a_refusal_lasts_for_20_ms_and_has_no_start() -> None:
+    block = Block(since=0.0)
+    assert block.lasts(HORIZON)
+    assert block.use(HORIZON) is None
+    assert not block.lasts(HORIZON + 0.001)
 
 
 def test_demand_is_what_passed_in_the_last_20_ms() -> None:
