@@ -26,20 +26,22 @@ from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
 from celery_throttle.worker.hooks.task_events import note_new, restart_fields, send_receipt
-from celery_throttle.worker.task_state import PassesGate, Status, TaskState, fail
+from celery_throttle.worker.task_state import Status, TaskState, fail
 
 
 class StoppedAtGateError(TaskRevokedError):
     """The task does not run now. Celery releases its process, as for a revoked task."""
 
 
-class GatedRequest(PassesGate):
+class GatedRequest:
     """Mixed into a request class: asks the gate before the pool gets a task, and records its end.
 
     Celery subclasses a task's request class and overrides ``execute_using_pool`` and ``on_success``
     there, so each subclass that has its own is wrapped. An app without a gate may have this class
     too, as a task's class may be registered with several apps; there it does nothing.
     """
+
+    throttle_state: TaskState
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -95,14 +97,9 @@ class GatedRequest(PassesGate):
         if outcome is not None:
             task.outcome = outcome
             task.comes_again = task.comes_again or bool(fields.get("requeue"))
+        if type == "task-revoked":  # it may never come to the gate
+            _report_outcome(self)
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
-
-    def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
-        """Announce that the task was revoked, or has expired."""
-        super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]  # mixed in
-        gate = gate_of(self)
-        if gate is not None:
-            gate.report_outcome(self)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery
         """Handle a time limit that has passed; the hard one ends the task."""
@@ -209,6 +206,12 @@ def _end(request: Any) -> None:
     gate = gate_of(request)
     if gate is not None:
         gate.end(request)
+
+
+def _report_outcome(request: Any) -> None:
+    gate = gate_of(request)
+    if gate is not None:
+        gate.report_outcome(request)
 
 
 class ThrottledRequest(GatedRequest, Request):

@@ -73,6 +73,8 @@ class Status(Enum):
     PARKED = "parked"  # it waits in its line, or was sent back to its queue
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # each start looks some statuses up: by identity, without a call
+
     @property
     def is_waiting_here(self) -> bool:
         """Whether the task waits in this worker and is not on its way to a process."""
@@ -158,9 +160,9 @@ class TaskState:
         if claim is not None:
             self.claim, self.wait = claim, claim.wait
             self.status = Status.CLAIMED if claim.has_units else Status.RECEIVED
-        for header, (attribute, read) in _HEADERS.items():
+        for header in _HEADERS:
             if header in headers:
-                value = headers.pop(header)
+                (attribute, read), value = _HEADERS[header], headers.pop(header)
                 with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
                     setattr(self, attribute, read(value))
 
@@ -236,12 +238,6 @@ class TaskState:
             BROKER_WAIT_BEGIN_HEADER: self.broker_wait,
         }
         return {name: value for name, value in all_headers.items() if value}
-
-
-class PassesGate:
-    """The base of all requests that pass the gate."""
-
-    throttle_state: TaskState
 
 
 def _check_key(key: str | None) -> str | None:

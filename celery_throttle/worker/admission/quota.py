@@ -31,7 +31,7 @@ from celery_throttle.worker.admission.requested_limits import limits_of, require
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.task_state import PassesGate, Status
+from celery_throttle.worker.task_state import Status
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
@@ -247,7 +247,7 @@ class Quota:
 def _is_certain(request: Any) -> bool:
     """Return whether a request will surely take its units: it is not revoked and cannot expire."""
     return (
-        issubclass(type(request), PassesGate)
+        hasattr(request, "throttle_state")
         and request.throttle_state.claim is None
         and request.throttle_state.status not in (Status.BOOKED, Status.IN_STRATEGY)
         and request.expires is None
