@@ -16,10 +16,9 @@ from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate
-from celery_throttle.worker.claims.call import ClaimCall
+from celery_throttle.worker.claims.call import ClaimCall, WorkerLeases
 from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
-from celery_throttle.worker.claims.leases import WorkerLeases
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.quarantine import Quarantine

@@ -2,8 +2,9 @@
 
 Laws at stake here: *never lost* (what a failed call was to report is reported by the next, and what
 it may have claimed is requeued, whatever the error: the server undoes nothing of a script that
-fails in the middle), no second start (nothing starts that others may have requeued since) and
-*never idle* (starts are booked up to 20 ms ahead, so that pacing has no gaps).
+fails in the middle), no second start (nothing starts that others may have requeued since; a task
+whose lease runs out goes to another worker) and *never idle* (starts are booked up to 20 ms ahead,
+so that pacing has no gaps).
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from celery.worker import state
+
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.waiting import claim_call, list_claims_call
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
@@ -206,3 +210,63 @@ class ClaimCall:
             self._compared_at = now
             self.claims.settled.forget()
             self.slots.releases.forget()
+
+
+class WorkerLeases:
+    """Renews the leases of a worker's claims and slots every third of their length, in a thread.
+
+    The loop of the worker may stand still: while a task runs in its thread (solo), while the
+    connection to the broker is lost, and while the worker shuts down but tasks still run. The
+    thread also reports, within two seconds, that such a task has started: it would run again if
+    this worker died.
+    """
+
+    def __init__(self, call: ClaimCall) -> None:
+        self._call = call
+        self._thread: threading.Thread | None = None
+        self._renewed_at = 0.0
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Start the thread, if it does not run. Not earlier: the pool forks before."""
+        if self._thread is None:
+            self._renewed_at = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="throttle-lease", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread as soon as nothing is held any more."""
+        self._is_stopping = True
+
+    def renew(self) -> None:
+        """Renew the lease of the claims, if no claim call just did, and those of the slots."""
+        if self._is_silent():
+            self._call.report()
+        self._renewed_at = time.monotonic()
+        self._call.renew_slots()
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._call.replied_at > tuning.LEASE_SILENCE_SECONDS
+
+    def _run(self) -> None:
+        call = self._call
+        interval = call.lease / 3
+        while not self._is_stopping or len(call.claims) or len(call.slots):
+            time.sleep(min(tuning.LEASE_SILENCE_SECONDS, interval / 4))
+            if time.monotonic() - self._renewed_at > interval:
+                self.renew()
+            elif call.claims.settled and self._is_silent():
+                call.report()
+
+    def release_dropped(self) -> None:
+        """Requeue the claims and release the slots of tasks that Celery has dropped.
+
+        When Celery loses the broker, it drops tasks that no process has begun, and cancels others
+        if it is configured to.
+        """
+        running = list(state.active_requests)
+        kept = {request.message.claim for request in running if is_claimed(request.message)}
+        claims, slots = self._call.claims, self._call.slots
+        claims.requeue(set(claims.started()) - kept)
+        for request in set(slots.requests()) - set(running):
+            slots.end(request)
