@@ -46,11 +46,8 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import Claim, Wait
 
-#: Headers of messages that workers sent back or parked. The task never sees them.
-REQUESTED_HEADER = "throttle_requested"
-REFUSALS_HEADER = "throttle_refusals"
-BROKER_WAIT_HEADER = "throttle_broker_wait"
-BROKER_WAIT_BEGIN_HEADER = "throttle_broker_wait_begin"
+#: Header of messages that workers sent back or parked: a dict. The task never sees it.
+STATE_HEADER = "throttle_state"
 
 
 class Status(Enum):
@@ -160,11 +157,18 @@ class TaskState:
         if claim is not None:
             self.claim, self.wait = claim, claim.wait
             self.status = Status.CLAIMED if claim.has_units else Status.RECEIVED
-        for header in _HEADERS:
-            if header in headers:
-                (attribute, read), value = _HEADERS[header], headers.pop(header)
-                with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
-                    setattr(self, attribute, read(value))
+        if STATE_HEADER in headers:
+            with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
+                self._restore(headers.pop(STATE_HEADER))
+
+    def _restore(self, header: Mapping[str, Any]) -> None:
+        self.requested = _read_items(header.get("requested", ()))
+        refusals = header.get("refusals", {})
+        self.refusals = {str(limits): int(times) for limits, times in refusals.items()}
+        self.broker_wait_until = int(header.get("broker_wait_until", 0))
+        if "broker_wait" in header:
+            began, *ref = header["broker_wait"]
+            self.broker_wait = BrokerWait(float(began), *_check_ref(*ref))
 
     def move(self, status: Status) -> Status:
         """Move the task into a status."""
@@ -232,44 +236,27 @@ class TaskState:
 
     def message_headers(self) -> dict[str, Any]:
         """Return the headers that go with the message when it waits, for the next run."""
-        all_headers = {
-            REQUESTED_HEADER: self.requested,
-            REFUSALS_HEADER: self.refusals,
-            BROKER_WAIT_BEGIN_HEADER: self.broker_wait,
+        fields = {
+            "requested": self.requested,
+            "refusals": self.refusals,
+            "broker_wait": self.broker_wait,
+            "broker_wait_until": self.broker_wait_until,
         }
-        return {name: value for name, value in all_headers.items() if value}
+        fields = {name: value for name, value in fields.items() if value}
+        return {STATE_HEADER: fields} if fields else {}
 
 
-def _check_key(key: str | None) -> str | None:
+def _check_ref(name: str, key: str | None) -> LimitRef:
     if not isinstance(key, (str, type(None))):
         raise TypeError("the key of a limit is a text or None")
-    return key
-
-
-def _read_broker_wait(header: Any) -> BrokerWait:
-    began, name, key = header
-    return BrokerWait(float(began), check_name(name), _check_key(key))
+    return LimitRef(check_name(name), key)
 
 
 def _read_items(header: Any) -> Sequence[Item]:
-    items = tuple((check_name(name), _check_key(key), int(cost)) for name, key, cost in header)
+    items = tuple((*_check_ref(name, key), int(cost)) for name, key, cost in header)
     if any(cost <= 0 for _, _, cost in items):
         raise ValueError("a cost is above 0")
     return items
-
-
-def _read_counts(header: Any) -> Mapping[str, int]:
-    return {str(limits): int(times) for limits, times in header.items()}
-
-
-#: The headers of messages that workers sent back or parked: the attributes of the state that they
-#: set, and the functions that read them, or raise the error of a malformed header.
-_HEADERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    BROKER_WAIT_HEADER: ("broker_wait_until", int),
-    BROKER_WAIT_BEGIN_HEADER: ("broker_wait", _read_broker_wait),
-    REQUESTED_HEADER: ("requested", _read_items),
-    REFUSALS_HEADER: ("refusals", _read_counts),
-}
 
 
 def fail(request: Any, error: Exception) -> None:

@@ -12,10 +12,7 @@ import pytest
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.worker.claims.claims import Claim, Wait
 from celery_throttle.worker.task_state import (
-    BROKER_WAIT_BEGIN_HEADER,
-    BROKER_WAIT_HEADER,
-    REFUSALS_HEADER,
-    REQUESTED_HEADER,
+    STATE_HEADER,
     BrokerWait,
     Status,
     TaskState,
@@ -135,8 +132,8 @@ def test_a_claim_without_units_is_decided_at_the_gate() -> None:
     assert task_state(claim(None)).arrive_at_gate() is Status.RECEIVED
 
 
-def received(header: str, value: Any) -> TaskState:
-    request = SimpleNamespace(request_dict={header: value}, message=SimpleNamespace())
+def received(header: Any) -> TaskState:
+    request = SimpleNamespace(request_dict={STATE_HEADER: header}, message=SimpleNamespace())
     task = TaskState(request)
     assert request.request_dict == {}
     return task
@@ -144,8 +141,10 @@ def received(header: str, value: Any) -> TaskState:
 
 @pytest.mark.parametrize("key", [None, "42"])
 def test_a_wait_at_the_broker_survives_as_a_header(key: str | None) -> None:
-    header = json.loads(json.dumps(BrokerWait(time.time() - 5, "mail", key)))
-    found = received(BROKER_WAIT_BEGIN_HEADER, header).broker_wait
+    sent = task_state()
+    sent.broker_wait = BrokerWait(time.time() - 5, "mail", key)
+    header = json.loads(json.dumps(sent.message_headers()))[STATE_HEADER]
+    found = received(header).broker_wait
     assert found is not None
     wait = found.end()
     assert (wait.ref, wait.position) == (LimitRef("mail", key), 0)
@@ -161,7 +160,7 @@ def test_a_clock_that_is_behind_gives_no_negative_wait() -> None:
     [None, 5, [], [1.0, "mail"], ["x", "mail", None], [1, "no name", None], [1, "mail", 7]],
 )
 def test_a_malformed_header_is_ignored(header: Any) -> None:
-    for name in (BROKER_WAIT_HEADER, BROKER_WAIT_BEGIN_HEADER, REQUESTED_HEADER, REFUSALS_HEADER):
-        task = received(name, [header] if name == REQUESTED_HEADER else header)
-        fields = (task.broker_wait, task.requested, task.refusals)
-        assert fields == (None, (), {})
+    headers = [{name: header} for name in ("broker_wait", "broker_wait_until", "refusals")]
+    for each in (header, {"requested": [header]}, *headers):
+        task = received(each)
+        assert (task.broker_wait, task.requested, task.refusals) == (None, (), {})
