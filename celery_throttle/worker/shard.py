@@ -27,7 +27,6 @@ from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
@@ -106,8 +105,7 @@ class Shard:
         self._leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
         self._wakeup = WakeupListener(store, keys.wakeup_channel(worker), on_wakeup=_ignore)
-        self._outcomes = FanOutOutcomes(store, keys, self._report_outcomes_in)
-        self._outcome_alarm = Alarm(timers, self._outcomes.report)
+        self._outcomes = FanOutOutcomes(store, keys, timers)
         self._is_registered = False
 
     def connect(self, connection: BrokerConnection) -> None:
@@ -182,12 +180,10 @@ class Shard:
         if self._membership.quarantined:
             self._quarantine.recall()
         self._poller.poll_in(0)
-        self._outcome_alarm.set(0)
 
     def close(self) -> None:
         """Claim no more, and requeue the tasks that the pool does not have."""
         self._poller.stop()
-        self._outcome_alarm.cancel()
         self._backoff.clear()
         self.gate.stop()
         with self._call.lock:  # a call that is on its way has ended
@@ -240,13 +236,6 @@ class Shard:
                 self.throttle.register()
                 self._is_registered = True
 
-    def _is_polling(self) -> bool:
-        return self._connection is not None and self._connection.scheduler.is_running
-
-    def _report_outcomes_in(self, seconds: float) -> None:
-        if self._is_polling():
-            self._outcome_alarm.set(seconds)
-
     def _after_heartbeat(self) -> None:
         self.queues.settle_unconsumed()
         if self._membership.quarantined:
@@ -267,7 +256,7 @@ class Shard:
         self._refresh_rules()
         self._register()
         self._call.renew_slots()  # also those that tasks have taken since the server is back
-        if self._is_polling():
+        if self._connection is not None and self._connection.scheduler.is_running:
             self._delayed.readmit_all()
             self._poller.poll_in(0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from celery_throttle.errors import StoreError
@@ -18,6 +18,8 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
+from celery_throttle.worker.hooks.alarm import Alarm
+from celery_throttle.worker.hooks.timers import Timers
 
 #: Outcomes by Celery's event, unless that says that the task comes again (``requeue``).
 OUTCOMES = {
@@ -29,18 +31,15 @@ OUTCOMES = {
 
 
 class FanOutOutcomes:
-    """Gathers the outcomes of one worker's tasks and reports them. Thread-safe.
+    """Gathers the outcomes of one worker's tasks and reports them. Thread-safe."""
 
-    ``report_in`` is called with the seconds after which :meth:`report` should be called.
-    """
-
-    def __init__(self, store: Store, keys: Keys, report_in: Callable[[float], None]) -> None:
-        self.report_in = report_in
+    def __init__(self, store: Store, keys: Keys, timers: Timers) -> None:
         self._store = store
         self._keys = keys
         #: Name of the fan-out, id of the task, and outcome.
         self._gathered: deque[tuple[str, str, str]] = deque()
         self._lock = threading.Lock()
+        self._alarm = Alarm(timers, self.report)
         self._error_log = ErrorLog(
             "The server refuses to record outcomes of fan-outs; this worker tries again."
         )
@@ -50,7 +49,7 @@ class FanOutOutcomes:
         name = headers.get(FAN_OUT_HEADER)
         if name is not None:
             self._gathered.append((str(name), str(headers.get("id")), outcome))
-            self.report_in(tuning.OUTCOME_REPORT_SECONDS)
+            self._alarm.set(tuning.OUTCOME_REPORT_SECONDS)
 
     def report(self) -> None:
         """Report all outcomes; if the server cannot be reached, later."""
@@ -67,5 +66,5 @@ class FanOutOutcomes:
                 except StoreError as error:
                     self._error_log.log(error)
                     self._gathered.extendleft(reversed(batch))
-                    self.report_in(tuning.OUTCOME_RETRY_SECONDS)
+                    self._alarm.set(tuning.OUTCOME_RETRY_SECONDS)
                     return
