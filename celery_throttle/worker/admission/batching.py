@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +44,8 @@ class DecisionBatch:
         self._decide = decide
         self._requests: deque[Any] = deque()
         self._alarm = Alarm(timers, lambda: backoff.run_or_queue(self._decide_some))
+        #: Held during a round: without an event loop, the next one may begin meanwhile.
+        self._lock = threading.Lock()
 
     def add(self, request: Any) -> Status:
         """Add a request to the next round. Thread-safe."""
@@ -67,7 +70,8 @@ class DecisionBatch:
             some.append(self._requests.popleft())
             size += len(some[-1].message.body or b"")
         try:
-            self._decide(some)
+            with self._lock:
+                self._decide(some)
         finally:
             if self._requests:
                 self._alarm.set(tuning.NEXT_ROUND_SECONDS)
