@@ -72,13 +72,9 @@ class Status(Enum):
 
     __hash__ = object.__hash__  # each start looks some statuses up: by identity, without a call
 
-    @property
-    def is_waiting_here(self) -> bool:
-        """Whether the task waits in this worker and is not on its way to a process."""
-        return self in _WAITING_HERE
 
-
-_WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
+#: The task waits in this worker, and is not on its way to a process.
+WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
 _AT_GATE = (Status.RECEIVED, Status.CLAIMED)
 _RETURNING = (Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
 

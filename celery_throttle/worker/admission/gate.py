@@ -47,7 +47,7 @@ from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.task_state import Status, TaskState, fail
+from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, fail
 from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
@@ -107,7 +107,7 @@ class Gate:
             if idle_requests:
                 idle_requests.discard(request)
             status = decide(request)
-            if status.is_waiting_here and request in state.reserved_requests:
+            if status in WAITING_HERE and request in state.reserved_requests:
                 idle_requests.add(request)
         return status
 
