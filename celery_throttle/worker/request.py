@@ -165,8 +165,13 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     request.message.admitted_request = request
 
     def end(outcome: str) -> None:
-        if task.status is Status.IN_STRATEGY and gate is not None:
-            gate.end_in_strategy(request, outcome)
+        if task.status is not Status.IN_STRATEGY or gate is None:
+            return
+        if not task.outcome:  # else it was revoked
+            task.outcome = outcome
+            early = gate.slots.holds(request) and not request.task.acks_late
+            gate.report_ungated(str(request.task.name), releases_early=early)
+        gate.end(request)
 
     def acknowledge(*args: Any, **options: Any) -> None:
         request.on_ack(*args, **options)

@@ -325,18 +325,6 @@ class Gate:
             self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""
 
-    def end_in_strategy(self, request: Any, outcome: str) -> None:
-        """Record the end of an admitted task that its own strategy has run.
-
-        Its message is acknowledged or rejected: that is all that this worker sees.
-        """
-        task = request.throttle_state
-        if not task.outcome:  # else it was revoked
-            task.outcome = outcome
-            early = self.slots.holds(request) and not request.task.acks_late
-            self.report_ungated(str(request.task.name), releases_early=early)
-        self.end(request)
-
     def step_out(self, request: Any, requested: Sequence[Item]) -> None:
         """Let a task wait for limits that refused in its body; then it runs once more.
 
