@@ -345,14 +345,15 @@ class Gate:
             self.stop()
 
     def stop(self) -> None:
-        """Let go of all tasks that the pool does not have. It may be called again."""
-        self._stopped = True
-        self._deferred.decide_all()
-        self.delayed.forget()
-        for request in list(self.pool.idle_requests):
-            claim = request.throttle_state.claim
-            if claim is not None:
-                claim.requeue()
+        """Let go of all tasks that the pool does not have. Thread-safe; it may be called again."""
+        with self.deciding:
+            self._stopped = True
+            self._deferred.decide_all()
+            self.delayed.forget()
+            for request in list(self.pool.idle_requests):
+                claim = request.throttle_state.claim
+                if claim is not None:
+                    claim.requeue()
 
 
 class Gates(NamedTuple):
