@@ -13,8 +13,9 @@ from celery_throttle.tasks import validation
 from celery_throttle.tasks.option_warnings import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
 from celery_throttle.worker.request import install
+from celery_throttle.worker.shard import HOME
 from celery_throttle.worker.status import remote_control  # noqa: F401  # Celery registers it
-from celery_throttle.worker.worker import OneShard, ThrottleWorker
+from celery_throttle.worker.worker import ThrottleWorker
 
 
 class ThrottleStep(bootsteps.StartStopStep):
@@ -58,11 +59,11 @@ class ThrottleStep(bootsteps.StartStopStep):
 
     def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # the base returns what it made
         """Make what outlives lost connections to the broker."""
-        return ThrottleWorker(c, OneShard(c.app.throttle))
+        return ThrottleWorker(c, {HOME: c.app.throttle})
 
     def register_with_event_loop(self, _c: Any, _hub: Any) -> None:
         """Attach to the event loop, which was emptied if the connection was lost."""
-        self.obj.attach_to_loop()
+        self.obj.timers.attach()
 
     def stop(self, c: Any) -> None:
         """Stop: the connection is lost, or the worker is shutting down."""

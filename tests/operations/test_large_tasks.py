@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,6 +219,12 @@ def test_a_worker_withdraws_all_revoked_tasks(
 ) -> None:
     monkeypatch.setattr("celery.worker.state.revoked", LimitedSet(data=IDS))
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
-    revoked = RevokedTasks(claims, 30.0, lambda: list(lines.keys.queue("q")), threading.Lock())
+    call: Any = SimpleNamespace(
+        claims=claims,
+        lease=30.0,
+        queue_keys=lambda: list(lines.keys.queue("q")),
+        lock=threading.Lock(),
+    )
+    revoked = RevokedTasks(call)
     assert len(revoked.withdraw()) == COUNT
     assert lines.waiting() == []

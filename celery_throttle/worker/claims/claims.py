@@ -12,22 +12,85 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.waiting import quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Claim, ClaimStatus, Wait
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.error_log import ErrorLog
-from celery_throttle.worker.slots import ReportQueue, read_slot_keys
+from celery_throttle.worker.slots import ReportQueue, SlotKeys, read_slot_keys
 
 logger = get_logger(__name__)
+
+
+class Wait(NamedTuple):
+    """A wait that is over."""
+
+    ref: LimitRef  #: the limit that the task waited for last
+    position: int  #: in the line when the task joined it, from 1; 0 without a line
+    seconds: float
+
+
+class ClaimStatus(Enum):
+    """How far the task of a claim has come in this worker."""
+
+    BOOKED = "booked"  # it waits for its start
+    DELIVERED = "delivered"  # Celery has the message
+    STARTED = "started"  # the pool has the task
+    #: The task left this worker: requeued, or into quarantine. Nothing in this worker may run it.
+    RETURNED = "returned"
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """This worker's hold on one task that came out of a line."""
+
+    claims: Claims
+    token: int  #: number of the claim among the worker's claims
+    #: Whether the units were taken with the task. If not (the task has expired, was revoked, or can
+    #: never pass), the gate decides, as for any message.
+    has_units: bool
+    wait: Wait | None  #: in its line; None if the units were not taken
+    slots: Sequence[SlotKeys]  #: those that were taken with the task
+    #: Time of day after which the task must not start: other workers may have requeued it.
+    start_by: float
+    status: ClaimStatus = ClaimStatus.BOOKED
+
+    @property
+    def name(self) -> str:
+        """A name that no other claim of any worker has."""
+        return f"{self.claims.worker} {self.token}"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the pool has the task, or had it."""
+        return self.status is ClaimStatus.STARTED
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether the task left this worker; see :class:`ClaimStatus`."""
+        return self.status is ClaimStatus.RETURNED
+
+    def start(self) -> bool:
+        """Record that the pool gets the task; False if it must not start in this worker."""
+        return self.claims.start(self)
+
+    def settle(self) -> None:
+        """Record that the message is acknowledged, which ends the claim."""
+        self.claims.settle(self)
+
+    def requeue(self) -> None:
+        """Put the task back at the head of its line."""
+        self.claims.requeue([self])
 
 
 class ClaimedTask(NamedTuple):

@@ -144,8 +144,8 @@ INTERNALS = (
     ),
     Internal(
         "client socket",
-        "redis-py does not show the socket that the event loop has to watch.",
-        ("worker.claims.wakeup",),
+        "redis-py does not show the socket of a connection, which the store uses itself.",
+        ("store.connection", "worker.claims.wakeup"),
         static=("redis.connection:AbstractConnection.can_read",),
     ),
 )

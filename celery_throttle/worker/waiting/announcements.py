@@ -12,7 +12,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.stored import shown_ref
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Wait
+from celery_throttle.worker.claims.claims import Wait
 from celery_throttle.worker.hooks.task_events import send_parked, send_receipt
 from celery_throttle.worker.task_state import Status
 

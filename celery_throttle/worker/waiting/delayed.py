@@ -18,10 +18,9 @@ from celery.worker import state
 from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.worker import tuning
-from celery_throttle.worker.failure import fail
 from celery_throttle.worker.hooks.task_events import send_receipt
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.task_state import BROKER_WAIT_HEADER, Status
+from celery_throttle.worker.task_state import Status, fail
 from celery_throttle.worker.waiting.prefetch import Prefetch
 from celery_throttle.worker.waiting.republish import Republisher
 
@@ -118,8 +117,6 @@ class DelayedTasks:
         task = request.throttle_state
         headers = task.message_headers()
         headers[REPUBLISHED_HEADER] = bool(request.delivery_info.get("redelivered"))
-        if task.broker_wait_until:
-            headers[BROKER_WAIT_HEADER] = task.broker_wait_until
         sent = self.republisher.republish(request, headers, delay)
         if sent:
             task.park()

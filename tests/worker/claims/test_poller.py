@@ -12,8 +12,7 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
 from celery_throttle.worker.claims.claims import Claims
-from celery_throttle.worker.claims.poller import Poller
-from celery_throttle.worker.claims.scheduler import Scheduler
+from celery_throttle.worker.claims.poller import Poller, Scheduler
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.pool import _PreforkPool
 from celery_throttle.worker.hooks.timers import ThreadTimers
@@ -79,7 +78,6 @@ class OneProcess:
             releases=(),
             settled=(),
             withdraw=list,
-            listen=lambda: None,
             is_on=False,
             ended=0.0,
         )
@@ -96,7 +94,6 @@ class OneProcess:
             call=nothing,
             revoked=nothing,
             dispatcher=nothing,
-            wakeup=nothing,
             outage=nothing,
         )
         self.poller.poll_in(0)
@@ -143,24 +140,14 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
     consumed: Any = SimpleNamespace(keys=lambda: [lines.keys.queue(name) for name in queues])
-    call = ClaimCall(
-        throttle.store,
-        throttle.plans,
-        throttle.settings.lease,
-        claims,
-        slots,
-        queues=consumed,
-        backoff=Backoff(ThreadTimers()),
-        take_acknowledged=list,
-        register_limits=throttle.register,
-    )
+    call = ClaimCall(throttle, claims, slots, consumed, Backoff(ThreadTimers()))
     return call, claims
 
 
 def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     """After hours of an outage there would be too many for one call."""
     call, claims = make_call(lines, "q")
-    breaker = call.store.breaker
+    breaker = call.throttle.store.breaker
     breaker.watcher = lambda _: None
     breaker.trip(StoreUnavailableError("it is out"))
     for _ in range(60):
@@ -292,7 +279,8 @@ class TwoShards:
         claims: Any = SimpleNamespace(unstarted=lambda: self.booked)
         timers: Any = self.timer
         self.scheduler = Scheduler(SimpleNamespace(), timers, pool, [claims])
-        self.first, self.second = (Shard(name, self.polled, self.booked) for name in "ab")
+        self.first: Any = Shard("a", self.polled, self.booked)
+        self.second: Any = Shard("b", self.polled, self.booked)
 
 
 def test_one_process_is_not_given_to_the_claims_of_two_shards() -> None:
