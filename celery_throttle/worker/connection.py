@@ -19,9 +19,8 @@ from celery_throttle.worker.claims.leases import release_dropped
 from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.claims.wakeup import WakeupListener
-from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.pool import make_pool
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.shard import Shard
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
 from celery_throttle.worker.waiting.delayed import DelayedTasks

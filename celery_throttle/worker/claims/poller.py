@@ -18,8 +18,7 @@ from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.alarm import Alarm
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 
 
 @dataclass(eq=False, repr=False)

@@ -20,9 +20,8 @@ from celery.worker import state
 
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import Claims
-from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 
 
 class Polls(Protocol):
