@@ -24,8 +24,7 @@ from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.shard import Shard
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import ParkingPolicy
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.park import ParkingPolicy, WaitingPolicy
 from celery_throttle.worker.waiting.prefetch import make_prefetch
 from celery_throttle.worker.waiting.republish import Republisher
 

@@ -29,7 +29,6 @@ from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.membership.membership import Membership
 from celery_throttle.worker.membership.queues import WorkerQueues
 from celery_throttle.worker.membership.rules_watch import RulesWatch
-from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.status.report import StatusReport
 
@@ -88,9 +87,6 @@ class Shard:
             throttle,
             worker,
             self.queues,
-            WorkerCount(
-                consumer.controller.statedb, settings.outage_workers, "" if name == HOME else name
-            ),
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
         )
@@ -154,7 +150,7 @@ class Shard:
             "server": self.throttle.store.url,
             "prefix": self.throttle.settings.prefix,
             **self.outage.stats(),
-            "workers": self.membership.worker_count.known or 1,
+            "workers": self.membership.workers or 1,
             "claims": len(self.claims),
             "quarantined": self.membership.quarantined,
             **self.status.stats(),

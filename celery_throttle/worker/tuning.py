@@ -171,12 +171,8 @@ SLOW_CALL_SECONDS = 0.010
 #: stood still.
 MAX_REST_SECONDS = 5.0
 
-#: Time between two attempts to reach a lost server: at first, and where it is lost often.
+#: Time between two attempts to reach a lost server.
 RECONNECT_SECONDS = 0.5
-MAX_RECONNECT_SECONDS = 2.0
-
-#: Time after which a server that was lost counts as steady again.
-STEADY_SECONDS = 30.0
 
 #: Time after an outage, or after this worker stood still, in which no worker is taken for dead: one
 #: that lives may not have had the chance to renew its lease.

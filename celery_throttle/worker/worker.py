@@ -15,7 +15,7 @@ from celery_throttle.worker.admission.gate import attach_gates
 from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.hooks import internals
-from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
+from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
 from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
@@ -76,9 +76,7 @@ class ThrottleWorker:
             for name, throttle in shard_map.shards.items()
         }
         self._home = self._shards[HOME]
-        self._split_limits = SplitLimits(
-            consumer, self._home.throttle, self.name, self._home.queues
-        )
+        self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)

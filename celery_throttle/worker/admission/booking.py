@@ -25,7 +25,7 @@ from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
+from celery_throttle.worker.waiting.park import WaitingPolicy, may_be_parked
 
 T = TypeVar("T")
 

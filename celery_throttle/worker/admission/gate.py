@@ -47,7 +47,7 @@ from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.park import WaitingPolicy
 
 
 @dataclass(eq=False, repr=False)

@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.report.records import MIN_RECORD_SECONDS, record_totals
+from celery_throttle.observe.report.records import record_totals
 from celery_throttle.observe.status.changes import read_changes
 from celery_throttle.observe.status.fleet import find_stranded, note_ungated
 from celery_throttle.observe.status.stored import begin_once, estimate_wait, read_all
@@ -27,6 +27,9 @@ from celery_throttle.operations.plan import Plan
 from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
+
+#: Somewhat less than a minute: heartbeats do not come at even times.
+_REPORT_SECONDS = tuning.STATUS_REPORT_SECONDS * 0.9
 
 
 @dataclass(eq=False, repr=False)
@@ -41,8 +44,6 @@ class StatusReport:
         self._ungated: set[Ungated] = set()
         self._logged_ungated: set[Ungated] = set()
         self._last_change: str | None = None
-        self._next_note_at = 0.0
-        self._next_record_at = 0.0
         self._next_report_at = 0.0
 
     def begin(self) -> None:
@@ -76,19 +77,15 @@ class StatusReport:
         Args:
             newest_change: id of the newest change of a limit; empty: there is none.
         """
-        now = time.monotonic()
         try:
-            if now >= self._next_record_at:
-                self._next_record_at = now + MIN_RECORD_SECONDS
-                self.run_plan(record_totals(self.observer))
-            if self._ungated and now >= self._next_note_at:
-                self._next_note_at = now + tuning.STATUS_REPORT_SECONDS
+            self.run_plan(record_totals(self.observer))  # the first worker in ten seconds does
+            if self._ungated:
                 ungated, self._ungated = self._ungated, set()
                 self.run_plan(note_ungated(self.observer, tuple(ungated)))
             if newest_change != self._last_change:
                 self._log_changes()
-            if now >= self._next_report_at:
-                self._next_report_at = now + tuning.STATUS_REPORT_SECONDS
+            if time.monotonic() >= self._next_report_at:
+                self._next_report_at = time.monotonic() + _REPORT_SECONDS
                 self.stranded = self.run_plan(find_stranded(self.observer))
                 self._log_waiting()
         except StoreError as error:
@@ -109,16 +106,14 @@ class StatusReport:
 
     def _log_waiting(self) -> None:
         """Log how many tasks wait at each limit: one worker does, and only if that has changed."""
-        statuses = self.run_plan(read_all(self.observer))
         lines = [
             describe_waiting(status, self.run_plan(estimate_wait(self.observer, status)))
-            for status in statuses
+            for status in self.run_plan(read_all(self.observer))
             if status.waiting or status.pauses
         ]
         digest = blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
         # The same lines are logged once an hour at most.
         same = f"report {digest}", tuning.SAME_REPORT_SECONDS
-        every = tuning.STATUS_REPORT_SECONDS * 0.9
-        if lines and self.run_plan(begin_once(self.observer, "report", every, same)):
+        if lines and self.run_plan(begin_once(self.observer, "report", _REPORT_SECONDS, same)):
             for line in lines:
                 logger.info("%s", line)

@@ -41,12 +41,18 @@ def announce_wait(
     signals.task_throttled.send(
         sender=request.task, request=request, retry_after=retry_after, **fields
     )
-    if (
-        limits.track
-        and not request.ignore_result
-        and (expected is None or expected >= tuning.MIN_SHOWN_WAIT_SECONDS)
-    ):
-        _show(request, fields)
+    is_short = expected is not None and expected < tuning.MIN_SHOWN_WAIT_SECONDS
+    if not limits.track or request.ignore_result or is_short:
+        return
+    try:
+        request.task.backend.store_result(
+            request.id,
+            fields,
+            "THROTTLED",
+            request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
+        )
+    except Exception as error:  # noqa: BLE001  # whatever a backend raises, the task waits all the same
+        logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
 def announce_release(request: Any) -> float:
@@ -69,18 +75,6 @@ def announce_release(request: Any) -> float:
 def announce_admission(request: Any, wait: float) -> None:
     """Announce that a task with limits is about to start; ``wait``: the seconds of its wait."""
     signals.task_admitted.send(sender=request.task, request=request, wait=wait)
-
-
-def _show(request: Any, fields: dict[str, Any]) -> None:
-    try:
-        request.task.backend.store_result(
-            request.id,
-            fields,
-            "THROTTLED",
-            request=request._context,  # noqa: SLF001  # as Celery's own on_failure does
-        )
-    except Exception as error:  # noqa: BLE001  # whatever a backend raises, the task waits all the same
-        logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
 def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> Status:

@@ -1,17 +1,17 @@
 """Tasks that come to the gate again later, where there is no line for them to join.
 
-Where the broker can delay messages (RabbitMQ with quorum queues, as Celery sets it up), they go
-back to it. Elsewhere they wait as Celery lets tasks with an ETA wait: in this worker, their
-messages unacknowledged, without a process, and without one of the prefetch slots, so that other
-tasks are not held up. No broker waits for an acknowledgement for ever, so a message that waits long
-goes back to its queue in between.
+Where the broker can delay messages (RabbitMQ, by Celery's delayed delivery), they go back to it.
+Elsewhere they wait as Celery lets tasks with an ETA wait: in this worker, their messages
+unacknowledged, without a process, and without one of the prefetch slots, so that other tasks are
+not held up. No broker waits for an acknowledgement for ever, so a message that waits long goes back
+to its queue in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.worker import state
 
@@ -28,8 +28,7 @@ from celery_throttle.worker.waiting.republish import Republisher
 _NOWHERE = "a task met a limit, and neither its line nor its queue can be reached"
 
 
-@dataclass(slots=True)
-class _Delay:
+class _Delay(NamedTuple):
     """One delayed task."""
 
     timer: Any  #: ends the delay; None if the end of the outage does
@@ -58,18 +57,18 @@ class DelayedTasks:
         Returns ``DELAYED``, or ``PARKED`` if the message went back to its queue.
         ``broker_wait_until``: when it may run (us, by the server's clock), if the server said so.
         """
-        task = request.throttle_state
+        task, longest = request.throttle_state, self.republisher.unacked_seconds
         task.delay(broker_wait_until)
         send_receipt(request, waits=True, expected=seconds)
         delay = tuning.OUTAGE_REPUBLISH_SECONDS if seconds is None else seconds
         # A task that may be in a line as well must be marked as delivered before, so it stays here.
         is_long = delay >= tuning.MIN_REPUBLISH_SECONDS
         if not task.in_doubt and is_long and self.republisher.can_delay(request):
-            self._send(request, delay)
+            self._send_or_wait(request, delay)
         elif request.acknowledged:  # it ran before: nobody else has it
-            self._send(request, 0.0)
-        elif seconds is not None and seconds > self.republisher.unacked_seconds:
-            self._wait(request, self.republisher.unacked_seconds, self._renew)
+            self._send_or_wait(request)
+        elif seconds is not None and seconds > longest:
+            self._wait(request, longest, self._renew)
         else:
             self._wait(request, seconds, self._end)
         status: Status = task.status
@@ -77,41 +76,19 @@ class DelayedTasks:
 
     def readmit_all(self) -> None:
         """Bring all delayed requests to the gate, the oldest first, some in each round."""
-        for request, delay in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:
-            if delay.timer is not None:
-                self.timers.cancel(delay.timer)
+        for request in list(self._delays)[: tuning.DELAYED_ROUND_SIZE]:
             self._end(request)
         if self._delays:
             self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.readmit_all)
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""
-        for request, delay in self._delays.items():
-            if delay.timer is not None:
-                self.timers.cancel(delay.timer)
+        for request, (timer, _) in self._delays.items():
+            if timer is not None:
+                self.timers.cancel(timer)
             if request.acknowledged and request in state.reserved_requests:
                 fail(request, StoreUnavailableError(_NOWHERE))
         self._delays.clear()
-
-    def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
-        free_slot = len(self._delays) < tuning.MAX_FREED_PREFETCH_SLOTS
-        if free_slot:
-            self.prefetch.free(request.message)
-        timer = None if seconds is None else self.timers.call_after(seconds, then, (request,))
-        self._delays[request] = _Delay(timer, free_slot)
-
-    def _end(self, request: Any) -> None:
-        self._remove(request)
-        self.readmit(request)
-
-    def _renew(self, request: Any) -> None:
-        self._remove(request)
-        self._send(request, 0.0)
-
-    def _remove(self, request: Any) -> None:
-        delay = self._delays.pop(request, None)
-        if delay is not None and delay.freed_slot:
-            self.prefetch.take(request.message)
 
     def send_back(self, request: Any, delay: float = 0.0) -> bool:
         """Send a message back to its queue, after a delay in seconds; False if that failed."""
@@ -128,6 +105,28 @@ class DelayedTasks:
             request.acknowledge()
         return sent
 
-    def _send(self, request: Any, delay: float) -> None:
+    def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
+        free_slot = len(self._delays) < tuning.MAX_FREED_PREFETCH_SLOTS
+        if free_slot:
+            self.prefetch.free(request.message)
+        timer = None if seconds is None else self.timers.call_after(seconds, then, (request,))
+        self._delays[request] = _Delay(timer, free_slot)
+
+    def _remove(self, request: Any) -> None:
+        timer, freed_slot = self._delays.pop(request, (None, False))
+        if timer is not None:
+            self.timers.cancel(timer)
+        if freed_slot:
+            self.prefetch.take(request.message)
+
+    def _end(self, request: Any) -> None:
+        self._remove(request)
+        self.readmit(request)
+
+    def _renew(self, request: Any) -> None:
+        self._remove(request)
+        self._send_or_wait(request)
+
+    def _send_or_wait(self, request: Any, delay: float = 0.0) -> None:
         if not self.send_back(request, delay):  # the broker still has it
             self._wait(request, tuning.MIN_REPUBLISH_SECONDS, self._end)

@@ -8,7 +8,6 @@ from typing import Any
 from amqp.exceptions import MessageNacked
 from celery.utils.log import get_logger
 from kombu import Producer
-from kombu.message import Message
 from kombu.transport.native_delayed_delivery import (
     CELERY_DELAYED_DELIVERY_EXCHANGE,
     MAX_LEVEL,
@@ -63,8 +62,12 @@ class Republisher:
         if seconds:
             exchange = level_name(MAX_LEVEL)
             routing_key = calculate_routing_key(seconds, routing_key)
-        purpose = f"send task {request.id} back to its queue"
-        return self._try(purpose, self._publish, message, headers, exchange, routing_key)
+
+        def send() -> None:
+            producer = Producer(self._connect(), auto_declare=False)
+            publish(producer, message, exchange, routing_key, headers)
+
+        return self._try(f"send task {request.id} back to its queue", send)
 
     def _try(self, purpose: str, function: Callable[..., None], *args: Any) -> bool:
         try:
@@ -88,12 +91,6 @@ class Republisher:
             declare_native_delayed_delivery_exchanges_and_queues(connection, kind)
         connection.default_channel.queue_bind(queue, CELERY_DELAYED_DELIVERY_EXCHANGE, f"#.{queue}")
         self._bound_queues.add(queue)
-
-    def _publish(
-        self, message: Message, more: dict[str, Any], exchange: str, routing_key: str
-    ) -> None:
-        producer = Producer(self._connect(), auto_declare=False)
-        publish(producer, message, exchange, routing_key, more)
 
     def close(self) -> None:
         """Close the connection for publishing; a later call opens another one."""

@@ -73,7 +73,7 @@ class Bench:
             ),
             backoff=backoff,
             outcomes=nothing,
-            pool=SimpleNamespace(
+            pool=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
                 idle_requests=WeakSet(),
                 count_free=lambda: 100,
                 enter=lambda _: True,

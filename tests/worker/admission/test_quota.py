@@ -236,7 +236,7 @@ class Pool:
             outage=OutageMode(bench.throttle, NOWHERE, slots),
             delayed=NOWHERE,
             backoff=Backoff(NOWHERE),
-            pool=Free(),
+            pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
             readmit=self.bring,
             call_later=lambda *timer: self.timers.append(timer),

@@ -15,7 +15,7 @@ from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.scheduler import Scheduler
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.hooks.pool import _PreforkPool
+from celery_throttle.worker.hooks.prefork import PreforkPool
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.slots import ReportQueue
 from celery_throttle.worker.tuning import (
@@ -85,7 +85,7 @@ class OneProcess:
         )
         nothing.claims = nothing.slots = nothing
         nothing.backoff = self.backoff
-        pool = _PreforkPool(self._controller)
+        pool = PreforkPool(self._controller)
         self._semaphore.value = 1 - len(self._pool._cache)
         timers: Any = self.timer
         self.scheduler = Scheduler(self._consumer, timers, pool, [nothing])
