@@ -12,8 +12,8 @@ from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
+from celery_throttle.worker.hooks import remote_control  # noqa: F401  # Celery registers it
 from celery_throttle.worker.request import install
-from celery_throttle.worker.status import remote_control  # noqa: F401  # Celery registers it
 from celery_throttle.worker.worker import OneShard, ThrottleWorker
 
 

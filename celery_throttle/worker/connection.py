@@ -23,10 +23,9 @@ from celery_throttle.worker.hooks.pool import make_pool
 from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.shard import Shard
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
-from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.waiting.delayed import DelayedTasks, Republisher
 from celery_throttle.worker.waiting.park import ParkingPolicy, WaitingPolicy
 from celery_throttle.worker.waiting.prefetch import make_prefetch
-from celery_throttle.worker.waiting.republish import Republisher
 
 
 class BrokerConnection:

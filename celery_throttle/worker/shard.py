@@ -24,13 +24,13 @@ from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.health.report import StatusReport
+from celery_throttle.worker.health.rules_watch import RulesWatch
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.membership.membership import Membership
-from celery_throttle.worker.membership.queues import WorkerQueues
-from celery_throttle.worker.membership.rules_watch import RulesWatch
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.status.report import StatusReport
 
 logger = get_logger(__name__)
 

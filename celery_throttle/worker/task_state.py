@@ -129,7 +129,7 @@ class TaskState:
     claim: Claim | None = None
     shard: Any = None  #: the shard that decides about it, once that was found
     status = Status.RECEIVED
-    #: The fields of Celery's event ``task-received``, until it is sent; see `hooks/task_events.py`.
+    #: The fields of Celery's event ``task-received``, until it is sent; see `announcements.py`.
     receipt: dict[str, Any] | None = None
     #: Gives the message to the task's own strategy, with functions that acknowledge and reject it;
     #: None if the task has Celery's strategy, or its own has the message.

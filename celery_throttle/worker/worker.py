@@ -14,12 +14,12 @@ from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker.admission.gate import attach_gates
 from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
+from celery_throttle.worker.health.split_limits import SplitLimits
 from celery_throttle.worker.hooks import internals
+from celery_throttle.worker.hooks.announcements import defer_receipts
 from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
-from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
-from celery_throttle.worker.membership.split_limits import SplitLimits
 from celery_throttle.worker.request import install
 from celery_throttle.worker.shard import HOME, Shard
 

@@ -42,10 +42,10 @@ from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.failure import fail
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.hooks.announcements import announce_admission, announce_release
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import WaitingPolicy
 

@@ -24,7 +24,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.health.queues import WorkerQueues
 from celery_throttle.worker.slots import TaskSlots
 
 

@@ -31,7 +31,7 @@ from celery_throttle.limits.requirement import Requirement, has_slots
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.membership.membership import Membership
+from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.slots import TaskSlots
 
 logger = get_logger(__name__)

@@ -15,8 +15,8 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.hooks.announcements import announce_wait
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.announcements import announce_wait
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import WaitingPolicy
 
@@ -30,13 +30,7 @@ class BrokerWaitPolicy(WaitingPolicy):
     in_lines = False
 
     def _call(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        requirement: Requirement,
-        holder: str,
-        *,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
     ) -> Call:
         keys, known = self.throttle.keys, request.throttle_state.broker_wait_until
         names = [keys.limits]
@@ -47,7 +41,7 @@ class BrokerWaitPolicy(WaitingPolicy):
             -1 if limits.max_wait is None or known else to_us(limits.max_wait),
             holder,
             to_us(self.throttle.settings.lease),
-            int(may_run),
+            mode,
         ]
         for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
             state, *pauses = keys.decision(ref)

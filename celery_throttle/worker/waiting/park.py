@@ -37,10 +37,9 @@ from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.hooks.task_events import send_receipt
+from celery_throttle.worker.hooks.announcements import announce_wait, send_receipt, turn_away
 from celery_throttle.worker.slots import SlotKeys, TaskSlots, read_slot_keys
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 
 
 @dataclass(eq=False, repr=False)
@@ -68,7 +67,7 @@ class WaitingPolicy(ABC):
             ThrottleError: the task must fail.
         """
         refs, holder = requirement.refs, self._holder(request)
-        call = self._call(request, limits, requirement, holder, may_run=may_run)
+        call = self._call(request, limits, requirement, holder, str(int(may_run)))
         try:
             outcome, *fields = yield from call_registered(self.throttle.plans, call, refs)
         except StoreError:
@@ -92,15 +91,12 @@ class WaitingPolicy(ABC):
 
     @abstractmethod
     def _call(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        requirement: Requirement,
-        holder: str,
-        *,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
     ) -> Call:
-        """Return the call that decides about a task; ``holder``: of the slots that it takes."""
+        """Return the call that decides about a task; ``holder``: of the slots that it takes.
+
+        ``mode``: "1" if the task may run, else "0".
+        """
 
     @abstractmethod
     def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
@@ -175,13 +171,7 @@ class ParkingPolicy(WaitingPolicy):
         self._acknowledging: deque[tuple[float, str]] = deque()
 
     def _call(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        requirement: Requirement,
-        holder: str,
-        *,
-        may_run: bool,
+        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
     ) -> Call:
         message, queue = request.message, self.routing.queue_of(request.message)
         headers = request.throttle_state.message_headers()
@@ -197,7 +187,7 @@ class ParkingPolicy(WaitingPolicy):
             self.throttle.keys,
             waiter,
             requirement,
-            str(int(may_run)),
+            mode,
             identity=identity(request),
             redelivered=may_be_parked(request),
             remember=tuning.REDELIVERY_MEMORY_SECONDS,

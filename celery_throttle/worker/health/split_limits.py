@@ -24,7 +24,7 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import StoreError
 from celery_throttle.observe.status.fleet import is_live
 from celery_throttle.worker import tuning
-from celery_throttle.worker.membership.membership import Membership
+from celery_throttle.worker.health.membership import Membership
 
 logger = get_logger(__name__)
 

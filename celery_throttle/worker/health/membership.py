@@ -22,7 +22,7 @@ from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.health.queues import WorkerQueues
 
 #: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
 _PAUSE = b"pause "
