@@ -195,13 +195,3 @@ def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Pla
         cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
         discarded += count
     return discarded
-
-
-def count_waiting(keys: Keys, queue: str, unless: ConsumedQueues, interval: float) -> Plan[int]:
-    """Return the number of tasks in lines of a queue; below zero if a worker consumes it.
-
-    The queue then counts as consumed for ``interval`` seconds, so that not every worker counts.
-    """
-    names = [*keys.queue(queue), unless.key, keys.totals()]
-    reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(interval)])
-    return int(reply[1])

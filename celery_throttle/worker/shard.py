@@ -81,7 +81,7 @@ class Shard:
         self.quarantine = Quarantine(
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
-        self.status = StatusReport(throttle.observer, throttle.run_plan)
+        self.status = StatusReport(throttle)
         self.rules = self._make_rules_watch(worker)
         self.membership = Membership(
             throttle,
@@ -180,7 +180,7 @@ class Shard:
             self.throttle.run_plan(register_missing(plans, refs))
 
     def _after_heartbeat(self) -> None:
-        self.queues.settle_unconsumed()
+        self.queues.discard_deleted()
         if self.membership.quarantined:
             self.quarantine.recall()
         self.on_heartbeat()

@@ -207,6 +207,3 @@ QUARANTINE_REPORT_COUNT = 10
 STATUS_REPORT_SECONDS = 60.0
 SAME_REPORT_SECONDS = 3600.0
 LOGGED_CHANGES = 50
-
-#: Time between two reports of one queue without a consumer, by whichever worker.
-UNCONSUMED_REPORT_SECONDS = 60.0

@@ -139,11 +139,11 @@ class Membership:
             reply = self._call(to_us(self._lease))
         except StoreError:
             return False
-        self.reported_workers, self.quarantined, newest_change, queues, *fields = reply
+        self.reported_workers, self.quarantined, newest_change, deleted, *fields = reply
         self.newest_change = newest_change.decode()
         self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
         self._replied_at = time.monotonic()
-        self.queues.note_unconsumed(*queues)
+        self.queues.note_deleted(deleted)
         return True
 
     def _call(self, lease_us: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The queues that this worker consumes, and those with waiting tasks that no live worker does."""
+"""The queues that this worker consumes, and those that the broker deletes with their consumers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
-from celery_throttle.operations.lines import ConsumedQueues, count_waiting, discard
+from celery_throttle.operations.lines import ConsumedQueues, discard
 from celery_throttle.store.keys import QueueKeys
 from celery_throttle.store.script import Argument
 from celery_throttle.tasks.app_limits import AppLimits
@@ -23,10 +23,10 @@ logger = get_logger(__name__)
 
 @dataclass(eq=False, repr=False)
 class WorkerQueues:
-    """The queues of one worker. It also deals with the queues that no live worker consumes.
+    """The queues of one worker.
 
-    If the broker deletes such a queue and its messages with the last consumer, the tasks in its
-    lines are discarded likewise. Other queues keep their tasks, and are reported.
+    It also discards the tasks in lines of queues that no live worker consumes, if the broker
+    deletes these queues and their messages with the last consumer. Other queues keep their tasks.
 
     Law at stake here: *never lost*. A worker counts as a consumer of its queues for minutes after
     the heartbeat that named them. That time may pass while the worker lives, if the server was lost
@@ -44,11 +44,10 @@ class WorkerQueues:
         self._consumer_lease = tuning.CONSUMER_LEASES * lease
         self._sure_after = tuning.UNCONSUMED_LEASES * lease
         #: Since when (monotonic) no worker has consumed a queue, by its key ``lines``.
-        self._unconsumed: dict[bytes, float] = {}
-        self._deleted: Sequence[bytes] = ()
+        self._deleted: dict[bytes, float] = {}
         self._noted_at = 0.0
         self._error_log = ErrorLog(
-            "The server refuses calls about queues that no worker consumes; their tasks wait."
+            "The server refuses to discard the tasks of deleted queues; they wait."
         )
 
     def names(self) -> Sequence[str]:
@@ -79,48 +78,32 @@ class WorkerQueues:
             [to_us(self._consumer_lease), kept, "".join(kinds)],
         )
 
-    def note_unconsumed(self, deleted: Sequence[bytes], others: Sequence[bytes]) -> None:
-        """Note the queues that have had no consumer for long, by their keys ``lines``.
+    def note_deleted(self, queues: Sequence[bytes]) -> None:
+        """Note the queues without a consumer that the broker has deleted, by their keys ``lines``.
 
-        The broker deletes the ``deleted`` ones with their last consumer, and keeps the others.
+        No worker has reported them for long.
         """
         now = time.monotonic()
-        known = self._unconsumed if now - self._noted_at < self._sure_after else {}
-        self._unconsumed = {lines: known.get(lines, now) for lines in (*deleted, *others)}
-        self._deleted, self._noted_at = deleted, now
+        known = self._deleted if now - self._noted_at < self._sure_after else {}
+        self._deleted = {lines: known.get(lines, now) for lines in queues}
+        self._noted_at = now
 
-    def settle_unconsumed(self) -> None:
-        """Discard or report the tasks of the queues that are given up. Thread-safe."""
+    def discard_deleted(self) -> None:
+        """Discard the tasks of the queues that are certainly deleted. Thread-safe."""
+        keys, own_broker = self.throttle.keys, self.throttle.qualify("")
+        unless = ConsumedQueues(keys.temporary_queues, self._consumer_lease)
         try:
-            for lines, since in self._unconsumed.items():
-                if self._noted_at - since >= self._sure_after:
-                    queue = lines.decode().removeprefix(self.throttle.keys.queue("").lines)
-                    settle = self._discard if lines in self._deleted else self._report
-                    settle(queue, queue.removeprefix(self.throttle.qualify("")))
+            for lines, since in self._deleted.items():
+                if self._noted_at - since < self._sure_after:
+                    continue
+                queue = lines.decode().removeprefix(keys.queue("").lines)
+                discarded = self.throttle.run_plan(discard(keys, queue, unless))
+                if discarded:
+                    logger.warning(
+                        "Queue %s was deleted with its last consumer: its %d waiting tasks were "
+                        "discarded, as the broker discards its messages",
+                        queue.removeprefix(own_broker),
+                        discarded,
+                    )
         except StoreError as error:
             self._error_log.log(error)
-
-    def _discard(self, queue: str, shown_name: str) -> None:
-        keys = self.throttle.keys
-        unless = ConsumedQueues(keys.temporary_queues, self._consumer_lease)
-        count = self.throttle.run_plan(discard(keys, queue, unless))
-        if count:
-            logger.warning(
-                "Queue %s was deleted with its last consumer: its %d waiting tasks were discarded, "
-                "as the broker discards its messages",
-                shown_name,
-                count,
-            )
-
-    def _report(self, queue: str, shown_name: str) -> None:
-        keys = self.throttle.keys
-        unless = ConsumedQueues(keys.consumed_queues, self._consumer_lease)
-        plan = count_waiting(keys, queue, unless, tuning.UNCONSUMED_REPORT_SECONDS)
-        count = self.throttle.run_plan(plan)
-        if count > 0:
-            logger.warning(
-                "%d tasks wait in queue %s, which no live worker consumes: start one that does, or "
-                "purge the queue",
-                count,
-                shown_name,
-            )

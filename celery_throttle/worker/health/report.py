@@ -6,8 +6,7 @@ All of this runs in the thread of the heartbeats: a server that does not answer 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.report.records import record_totals
 from celery_throttle.observe.status.changes import read_changes
 from celery_throttle.observe.status.fleet import find_stranded, note_ungated
@@ -23,7 +21,7 @@ from celery_throttle.observe.status.stored import begin_once, estimate_wait, rea
 from celery_throttle.observe.status_text import ungated_text
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
 from celery_throttle.observe.values import LimitStatus, Stranded, Ungated
-from celery_throttle.operations.plan import Plan
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 
 logger = get_logger(__name__)
@@ -32,14 +30,13 @@ logger = get_logger(__name__)
 _REPORT_SECONDS = tuning.STATUS_REPORT_SECONDS * 0.9
 
 
-@dataclass(eq=False, repr=False)
 class StatusReport:
     """Reports the limits of one server, as one worker sees them."""
 
-    observer: Observer
-    run_plan: Callable[[Plan[Any]], Any]
-
-    def __post_init__(self) -> None:
+    def __init__(self, throttle: AppLimits) -> None:
+        self.observer, self.run_plan = throttle.observer, throttle.run_plan
+        #: Before the names of queues of the app's own broker.
+        self._own_broker = throttle.qualify("")
         self.stranded: tuple[Stranded, ...] = ()
         self._ungated: set[Ungated] = set()
         self._logged_ungated: set[Ungated] = set()
@@ -87,6 +84,7 @@ class StatusReport:
             if time.monotonic() >= self._next_report_at:
                 self._next_report_at = time.monotonic() + _REPORT_SECONDS
                 self.stranded = self.run_plan(find_stranded(self.observer))
+                self._warn_of_stranded()
                 self._log_waiting()
         except StoreError as error:
             logger.debug("Limits cannot be reported: %s", error)
@@ -103,6 +101,18 @@ class StatusReport:
             for change in reversed([*new]):
                 logger.info("Limit changed: %s", describe_change(change))
         self._last_change = changes[0].id if changes else ""
+
+    def _warn_of_stranded(self) -> None:
+        """Warn of queues with waiting tasks that no live worker consumes: one worker does."""
+        for one in self.stranded:
+            what = f"stranded {one.queue}"
+            if one.queue and self.run_plan(begin_once(self.observer, what, _REPORT_SECONDS)):
+                logger.warning(
+                    "%d tasks wait in queue %s, which no live worker consumes: start one that "
+                    "does, or purge the queue",
+                    one.tasks,
+                    one.queue.removeprefix(self._own_broker),
+                )
 
     def _log_waiting(self) -> None:
         """Log how many tasks wait at each limit: one worker does, and only if that has changed."""

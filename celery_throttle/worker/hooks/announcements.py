@@ -29,9 +29,8 @@ from celery_throttle.worker.task_state import Status
 
 logger = get_logger(__name__)
 
-_GROUP = "throttle"
-
 #: Not in the group ``task``, whose events monitors take for states of the task.
+_GROUP = "throttle"
 PARKED_EVENT = f"{_GROUP}-parked"
 
 #: The request that this thread or greenlet has made last. Celery's strategy sends the event
@@ -67,9 +66,9 @@ def _make_send(dispatcher: Any, has_limits: Callable[[Any], bool]) -> Callable[.
     send = dispatcher.send
 
     def send_or_defer(type: str, *args: Any, **fields: Any) -> Any:  # noqa: A002  # as in Celery
+        if type in {"task-received", PARKED_EVENT} and not _sends_task_events(dispatcher):
+            return None
         if type == "task-received":
-            if not _sends_task_events(dispatcher):
-                return None
             request = _new_request.get()
             if request is not None and request.id == fields["uuid"]:
                 _new_request.set(None)
@@ -78,11 +77,9 @@ def _make_send(dispatcher: Any, has_limits: Callable[[Any], bool]) -> Callable[.
                         request.throttle_state.receipt = {**fields, "timestamp": time.time()}
                         return None
                     fields["eta"] = _iso(time.time())  # it has waited
-        elif type == PARKED_EVENT:
-            if not _sends_task_events(dispatcher):
-                return None
-            if dispatcher.groups:  # `celery control enable_events` enables the group "task" only
-                dispatcher.groups.add(_GROUP)
+        elif type == PARKED_EVENT and dispatcher.groups:
+            # `celery control enable_events` enables the group "task" only.
+            dispatcher.groups.add(_GROUP)
         return send(type, *args, **fields)
 
     return send_or_defer
@@ -105,12 +102,6 @@ def send_receipt(request: Any, *, waits: bool, expected: float | None = None) ->
         now = time.time()
         fields["eta"] = _iso(fields["timestamp"] if expected is None else now + expected)
     _send(request, "task-received", fields)
-
-
-def send_parked(request: Any, fields: dict[str, Any]) -> None:
-    """Send the event that a task waits."""
-    if request.task.send_events:
-        _send(request, PARKED_EVENT, {"uuid": request.id, "name": request.name, **fields})
 
 
 def _send(request: Any, event: str, fields: dict[str, Any]) -> None:
@@ -157,7 +148,9 @@ def announce_wait(
     logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
     fields = {"limit": ref.name, "key": ref.key, "position": position, "expected": expected}
     send_receipt(request, waits=True, expected=expected)
-    send_parked(request, {**fields, "retry_after": retry_after})
+    if request.task.send_events:
+        of_task = {"uuid": request.id, "name": request.name, "retry_after": retry_after}
+        _send(request, PARKED_EVENT, {**of_task, **fields})
     signals.task_throttled.send(
         sender=request.task, request=request, retry_after=retry_after, **fields
     )

@@ -92,7 +92,9 @@ class DelayedTasks:
 
     def readmit_all(self) -> None:
         """Bring all delayed requests to the gate, the oldest first, some in each round."""
-        for request in list(self._delays)[: tuning.DELAYED_ROUND_SIZE]:
+        for request, (timer, _) in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:
+            if timer is not None:
+                self.timers.cancel(timer)
             self._end(request)
         if self._delays:
             self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.readmit_all)
@@ -129,9 +131,7 @@ class DelayedTasks:
         self._delays[request] = _Delay(timer, free_slot)
 
     def _remove(self, request: Any) -> None:
-        timer, freed_slot = self._delays.pop(request, (None, False))
-        if timer is not None:
-            self.timers.cancel(timer)
+        _, freed_slot = self._delays.pop(request, (None, False))
         if freed_slot:
             self.prefetch.take(request.message)
 
