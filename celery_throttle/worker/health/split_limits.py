@@ -17,7 +17,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -32,21 +32,6 @@ logger = get_logger(__name__)
 _MOST_ANNOUNCEMENTS = 1000
 
 
-class Announcement(NamedTuple):
-    """Where a worker keeps its limits. It contains no secrets."""
-
-    worker: str  #: as it names itself in heartbeats
-    hostname: str
-    url: str  #: of the server, without user, password and options
-    prefix: str
-    app: str  #: name of the app; empty if it has none
-    queues: list[str]
-
-    def shares_work(self, other: Announcement) -> bool:
-        """Whether both workers run the tasks of the same queue, or of the same app."""
-        return not {*self.queues}.isdisjoint(other.queues) or (self.app == other.app != "")
-
-
 class SplitLimits:
     """Announces one worker, and warns of others that do not share its limits."""
 
@@ -55,7 +40,8 @@ class SplitLimits:
         self._membership = membership
         #: Monotonic time from which on this worker is to be announced.
         self._announce_at = inf
-        self._received: deque[Announcement] = deque(maxlen=_MOST_ANNOUNCEMENTS)
+        #: The names of workers, and at which URL and with which prefix they keep their limits.
+        self._received: deque[tuple[str, tuple[str, str]]] = deque(maxlen=_MOST_ANNOUNCEMENTS)
         #: By URL and prefix: when they were warned of last.
         self._warned_at: dict[tuple[str, str], float] = {}
         consumer.app.throttle_split_limits = self
@@ -71,7 +57,7 @@ class SplitLimits:
         """Announce this worker, which is known to its server now, and look for the others."""
         while self._received:
             with suppress(StoreError):  # this worker may be the one that is cut off
-                self._compare(self._received.popleft())
+                self._compare(*self._received.popleft())
         if time.monotonic() >= self._announce_at:
             self._announce_at = inf
             # In a thread of its own: it may wait for the broker.
@@ -79,49 +65,46 @@ class SplitLimits:
                 target=self._announce, name="throttle-announcement", daemon=True
             ).start()
 
-    def receive(self, arguments: Any) -> None:
+    def receive(self, other: Any) -> None:
         """Take the announcement of a worker, which may be this one."""
-        with suppress(TypeError):  # of another version
-            other, own = Announcement(**arguments), self._own()
-            if other.worker != own.worker and other.shares_work(own):
-                self._received.append(other)
+        own = self._announcement()
+        with suppress(KeyError, TypeError):  # of another version
+            worker, where = other["worker"], (other["url"], other["prefix"])
+            if worker != own["worker"] and not {*own["work"]}.isdisjoint(other["work"]):
+                self._received.append((worker, where))
                 self._membership.wake_up()
 
-    def _own(self) -> Announcement:
+    def _announcement(self) -> dict[str, Any]:
+        """Return where this worker keeps its limits, and what it works on; no secrets."""
         app, membership = self._consumer.app, self._membership
-        throttle = membership.throttle
-        return Announcement(
-            membership.worker,
-            str(self._consumer.hostname),
-            throttle.store.url,
-            throttle.settings.prefix,
-            str(app.main or ""),
-            sorted(membership.queues.names()),
-        )
+        return {
+            "worker": membership.worker,  # as it names itself in heartbeats
+            "url": membership.throttle.store.url,  # without user, password and options
+            "prefix": membership.throttle.settings.prefix,
+            "work": [*membership.queues.names(), *([f"app {app.main}"] if app.main else [])],
+        }
 
     def _announce(self) -> None:
-        app = self._consumer.app
+        app, arguments = self._consumer.app, {"throttle": self._announcement()}
         try:
             with app.connection_for_write() as connection:
                 connection.ensure_connection(max_retries=1)
-                arguments = {"throttle": self._own()._asdict()}
                 app.control.broadcast("ping", arguments=arguments, connection=connection)
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own
             logger.debug("This worker cannot be announced to the others: %s", error)
 
-    def _compare(self, other: Announcement) -> None:
+    def _compare(self, worker: str, where: tuple[str, str]) -> None:
         """Warn of a worker that sends no heartbeats to the server of this worker."""
         throttle, now = self._membership.throttle, time.monotonic()
-        where = other.url, other.prefix
         is_recent = now - self._warned_at.get(where, -inf) < tuning.SAME_REPORT_SECONDS
-        if is_recent or throttle.run_plan(is_live(throttle.observer, other.worker)):
+        if is_recent or throttle.run_plan(is_live(throttle.observer, worker)):
             return
         self._warned_at[where] = now
         logger.warning(
             "Limits are split: worker %s keeps them at %s, prefix %r, but this worker at %s, "
             "prefix %r. Each part grants the whole rate, and runs none of the tasks that wait with "
             "the other part: see docs/how-to/move.md",
-            other.hostname,
+            worker.rsplit(":", 2)[0],  # without the id of its process
             *where,
             throttle.store.url,
             throttle.settings.prefix,

@@ -119,7 +119,6 @@ class LoopTimers(Timers):
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.settimeout(0)  # neither may block
-        self._is_woken_up = False
 
     def attach(self) -> None:
         """See :class:`Timers`."""
@@ -136,21 +135,13 @@ class LoopTimers(Timers):
         self._writer.close()
 
     def _wake_up(self) -> None:
-        if threading.get_ident() == self._thread:
-            return  # the loop comes to the calls before it waits
-        with self._lock:
-            if self._is_woken_up:
-                return
-            self._is_woken_up = True
-        with suppress(OSError):  # it was closed
-            self._writer.send(b"\0")
+        if threading.get_ident() != self._thread:  # else the loop comes here before it waits
+            with suppress(OSError):  # it was closed, or is full
+                self._writer.send(b"\0")
 
     def _on_wakeup(self) -> None:
-        # In this order, or a byte that is sent in between might be lost.
         with suppress(OSError):
-            self._reader.recv(64)
-        with self._lock:
-            self._is_woken_up = False
+            self._reader.recv(4096)
 
     def _fire_all(self, **options: Any) -> float:
         """Fire kombu's timers and make our calls; return the seconds that the loop may wait."""
