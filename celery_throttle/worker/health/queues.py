@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import to_us
-from celery_throttle.operations.lines import ConsumedQueues, discard
+from celery_throttle.operations.lines import discard
 from celery_throttle.store.keys import QueueKeys
 from celery_throttle.store.script import Argument
 from celery_throttle.tasks.app_limits import AppLimits
@@ -91,13 +91,13 @@ class WorkerQueues:
     def discard_deleted(self) -> None:
         """Discard the tasks of the queues that are certainly deleted. Thread-safe."""
         keys, own_broker = self.throttle.keys, self.throttle.qualify("")
-        unless = ConsumedQueues(keys.temporary_queues, self._consumer_lease)
         try:
             for lines, since in self._deleted.items():
                 if self._noted_at - since < self._sure_after:
                     continue
                 queue = lines.decode().removeprefix(keys.queue("").lines)
-                discarded = self.throttle.run_plan(discard(keys, queue, unless))
+                plan = discard(keys, queue, unless_consumed_for=self._consumer_lease)
+                discarded = self.throttle.run_plan(plan)
                 if discarded:
                     logger.warning(
                         "Queue %s was deleted with its last consumer: its %d waiting tasks were "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from celery.worker import state
@@ -15,11 +15,6 @@ from celery.worker import state
 from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.prefork import PreforkPool
 from celery_throttle.worker.hooks.timers import Timers
-
-
-class _Waiter(NamedTuple):
-    function: Callable[[], None]
-    request: Any = None
 
 
 class CountedPool:
@@ -40,7 +35,8 @@ class CountedPool:
         self._pool = pool
         self._timers = timers
         self._readmit = readmit
-        self._waiters: deque[_Waiter] = deque()
+        #: What is called when a process is free, with the request that it is for, if any.
+        self._waiters: deque[tuple[Callable[[], None], Any]] = deque()
         #: Number of begun tasks at which the first waiter is served.
         self._serve_at = 0
         self._is_granted = False
@@ -73,7 +69,7 @@ class CountedPool:
         if self._is_granted or (not self._waiters and self.has_room()):
             self._is_granted = False
             return True
-        self._queue(_Waiter(lambda: self._readmit(request), request))
+        self._queue(lambda: self._readmit(request), request)
         return False
 
     def has_room(self) -> bool:
@@ -86,14 +82,14 @@ class CountedPool:
 
     def queued_requests(self) -> Iterable[Any]:
         """Return the requests that wait in this worker for a process, the next first."""
-        return [waiter.request for waiter in list(self._waiters) if waiter.request is not None]
+        return [request for _, request in list(self._waiters) if request is not None]
 
     def call_when_free(self, function: Callable[[], None]) -> None:
         """Call a function once a process is free, in turn with the requests that wait for one."""
         if not self._waiters and self.count_free() > 0:
             function()
         else:
-            self._queue(_Waiter(function))
+            self._queue(function)
 
     def lend(self, function: Callable[[], None]) -> None:
         """Call a function with the process of the request at the gate, which it may pass on."""
@@ -105,10 +101,10 @@ class CountedPool:
         if self._waiters:
             self._timers.call_soon(self._serve)
 
-    def _queue(self, waiter: _Waiter) -> None:
+    def _queue(self, function: Callable[[], None], request: Any = None) -> None:
         if not self._waiters:
             self._serve_at = _count_begun() + self._count_not_begun()
-        self._waiters.append(waiter)
+        self._waiters.append((function, request))
         if not self._is_checking:
             self._is_checking = True
             self._timers.call_after(tuning.POOL_CHECK_SECONDS, self._check)
@@ -126,10 +122,10 @@ class CountedPool:
         self._is_serving = True
         try:
             while self._waiters and self._can_serve():
-                waiter = self._waiters.popleft()
+                function, _ = self._waiters.popleft()
                 self._serve_at = _count_begun() + self._count_not_begun() + 1
                 self._is_granted = True
-                waiter.function()
+                function()
                 self._is_granted = False
         finally:
             self._is_serving = self._is_granted = False
