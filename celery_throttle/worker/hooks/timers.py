@@ -86,14 +86,18 @@ class Timers:
                 heapq.heappop(self._heap)
             return max(0.0, self._heap[0][0] - time.monotonic()) if self._heap else None
 
-    def _make_calls(self, propagate: tuple[type[BaseException], ...] = ()) -> None:
-        """Make the calls that are due now, but not the calls that these add."""
-        now = time.monotonic()
+    def _make_calls(self, propagate: tuple[type[BaseException], ...] = ()) -> bool:
+        """Make the calls that are due now, but not the calls that these add.
+
+        Returns whether there were any.
+        """
+        now, any_due = time.monotonic(), False
         while True:
             with self._lock:
                 if not self._heap or self._heap[0][0] > now:
-                    return
+                    return any_due
                 _, _, call, args = heapq.heappop(self._heap)
+            any_due = True
             try:
                 if call is not None:
                     call(*args)
@@ -147,15 +151,18 @@ class LoopTimers(Timers):
         """Fire kombu's timers and make our calls; return the seconds that the loop may wait."""
         hub = self._hub
         delay: float = self._fire_timers(**options)
+        any_due = False
         if not self._is_making_calls:  # else one of these calls runs the loop
             self._is_making_calls = True
             try:
-                self._make_calls(tuple(hub.propagate_errors))
+                any_due = self._make_calls(tuple(hub.propagate_errors))
             finally:
                 self._is_making_calls = False
             first = self._seconds_to_first()
             delay = delay if first is None else min(delay, first)
-        if hub._ready:  # noqa: SLF001  # calls for the next round, which kombu ignores here
+        # After each round Celery changes the prefetch count, for one. Nor does kombu care here for
+        # calls that are ready for the next round.
+        if any_due or hub._ready:  # noqa: SLF001  # as above
             return 0.0
         timers = hub.timer._queue  # noqa: SLF001  # kombu offers only a sorted copy otherwise
         return max(0.0, min(delay, timers[0][0] - time.monotonic())) if timers else delay

@@ -238,3 +238,14 @@ def test_a_call_that_adds_itself_leaves_room_for_others(timers: Timers) -> None:
     again()
     timers.call_after(0.01, made.append, ("other",))
     until(lambda: made)
+
+
+def test_the_loop_goes_round_once_more_after_a_call(loop: Loop) -> None:
+    """Before it waits: Celery changes the prefetch count between two rounds."""
+    made: list[str] = []
+    loop.hub.run_once()
+    loop.timers.call_soon(made.append, "call")
+    began = time.monotonic()
+    loop.hub.run_once()
+    assert made == ["call"]
+    assert time.monotonic() - began < 0.5
