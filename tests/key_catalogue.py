@@ -310,7 +310,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.ALWAYS,
             "a day after the last heartbeat",
-            "discard, heartbeat",
+            "heartbeat",
             (
                 _KEYS.consumed_queues,
                 "zset",

@@ -28,7 +28,7 @@ from celery_throttle.store import definitions
 from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.packing import UnreadableMessageError
-from celery_throttle.worker.claims.claims import Claim
+from celery_throttle.worker.claim import Claim
 from tests.algorithms.limits import any_rate, any_slots
 from tests.sizes import examples
 

@@ -12,9 +12,9 @@ from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.option_warnings import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
+from celery_throttle.worker.hooks import remote_control  # noqa: F401  # Celery registers it
 from celery_throttle.worker.request import install
 from celery_throttle.worker.shard import HOME
-from celery_throttle.worker.status import remote_control  # noqa: F401  # Celery registers it
 from celery_throttle.worker.worker import ThrottleWorker
 
 

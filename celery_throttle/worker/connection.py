@@ -10,12 +10,12 @@ from celery.worker import state
 
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker.admission.gate import Gate
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.poller import Scheduler
 from celery_throttle.worker.hooks.pool import make_pool
 from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.waiting.delayed import Republisher
 from celery_throttle.worker.waiting.prefetch import make_prefetch
-from celery_throttle.worker.waiting.republish import Republisher
 
 
 class BrokerConnection:

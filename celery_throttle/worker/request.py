@@ -24,8 +24,8 @@ from celery_throttle.tasks.step_out import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
+from celery_throttle.worker.hooks.announcements import note_new, restart_fields, send_receipt
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
-from celery_throttle.worker.hooks.task_events import note_new, restart_fields, send_receipt
 from celery_throttle.worker.task_state import Status, TaskState, fail
 
 

@@ -16,8 +16,8 @@ from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import ClaimCall, WorkerLeases
-from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.poller import Poller
@@ -26,18 +26,16 @@ from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.health.report import StatusReport
+from celery_throttle.worker.health.rules_watch import RulesWatch
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.membership.membership import Membership
-from celery_throttle.worker.membership.queues import WorkerQueues
-from celery_throttle.worker.membership.rules_watch import RulesWatch
-from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.status.report import StatusReport
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import ParkingPolicy
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.park import ParkingPolicy, WaitingPolicy
 
 logger = get_logger(__name__)
 
@@ -53,7 +51,6 @@ class Shard:
     the broker, see :meth:`connect`.
 
     Args:
-        name: the name of the shard; ``"home"`` where there is no other.
         throttle: the limits of the shard, with its server and prefix.
         consumer: Celery's consumer.
         worker: the name of the worker, which no other worker has.
@@ -64,16 +61,14 @@ class Shard:
     _poller: Poller
     _delayed: DelayedTasks
 
-    def __init__(
-        self, name: str, throttle: AppLimits, consumer: Any, worker: str, timers: Timers
-    ) -> None:
+    def __init__(self, throttle: AppLimits, consumer: Any, worker: str, timers: Timers) -> None:
         self.throttle = throttle
         self._timers = timers
         #: The present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
         #: Called in the thread of the heartbeats, after each of them.
         self.on_heartbeat: Callable[[], None] = _ignore
-        store, keys, settings = throttle.store, throttle.keys, throttle.settings
+        store, keys = throttle.store, throttle.keys
         self.claims = Claims(store, keys, worker, on_settled=_ignore)
         self.slots = TaskSlots(worker, on_released=_ignore)
         self.queues = WorkerQueues(
@@ -82,23 +77,20 @@ class Shard:
         self._quarantine = Quarantine(
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
-        self._status = StatusReport(throttle.observer, throttle.run_plan)
+        self._status = StatusReport(throttle)
         self._rules = (
             None
             if throttle.rules_file is None
             else RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
         )
-        self._membership = Membership(
+        self.membership = Membership(
             throttle,
             worker,
             self.queues,
-            WorkerCount(
-                consumer.controller.statedb, settings.outage_workers, "" if name == HOME else name
-            ),
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
         )
-        self._outage = OutageMode(throttle, self._membership, self.slots)
+        self._outage = OutageMode(throttle, self.membership, self.slots)
         store.breaker.watcher = self._outage.begin
         self._backoff = Backoff(timers)
         self._call = ClaimCall(throttle, self.claims, self.slots, self.queues, self._backoff)
@@ -165,7 +157,7 @@ class Shard:
         throttle = self.throttle
         self._poll_rules()  # before the limits of the code: they are not in force for a moment
         self._register()
-        self._membership.start()
+        self.membership.start()
         prefix = throttle.settings.prefix
         other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
@@ -177,7 +169,7 @@ class Shard:
         """Begin to poll for tasks that wait in lines."""
         if connection.pool.drops_tasks:
             self._leases.release_dropped()
-        if self._membership.quarantined:
+        if self.membership.quarantined:
             self._quarantine.recall()
         self._poller.poll_in(0)
 
@@ -195,7 +187,7 @@ class Shard:
         self._leases.stop()
         self._wakeup.close()
         self._call.report()
-        self._membership.stop()
+        self.membership.stop()
         if self._rules is not None:
             self._rules.stop()
 
@@ -212,9 +204,9 @@ class Shard:
             "server": self.throttle.store.url,
             "prefix": self.throttle.settings.prefix,
             **self._outage.stats(),
-            "workers": self._membership.worker_count.known or 1,
+            "workers": self.membership.workers or 1,
             "claims": len(self.claims),
-            "quarantined": self._membership.quarantined,
+            "quarantined": self.membership.quarantined,
             **self._status.stats(),
             "postponed": 0 if self._connection is None else len(self._delayed),
         }
@@ -237,12 +229,12 @@ class Shard:
                 self._is_registered = True
 
     def _after_heartbeat(self) -> None:
-        self.queues.settle_unconsumed()
-        if self._membership.quarantined:
+        self.queues.discard_deleted()
+        if self.membership.quarantined:
             self._quarantine.recall()
         self.on_heartbeat()
         self._poll_rules()
-        self._status.run(self._membership.newest_change)
+        self._status.run(self.membership.newest_change)
 
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and

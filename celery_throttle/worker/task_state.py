@@ -44,7 +44,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.claims import Claim, Wait
+from celery_throttle.worker.claim import Claim, Wait
 
 #: Header of messages that workers sent back or parked: a dict. The task never sees it.
 STATE_HEADER = "throttle_state"
@@ -122,7 +122,7 @@ class TaskState:
     claim: Claim | None = None
     shard: Any = None  #: the shard that decides about it, once that was found
     status = Status.RECEIVED
-    #: The fields of Celery's event ``task-received``, until it is sent; see `hooks/task_events.py`.
+    #: The fields of Celery's event ``task-received``, until it is sent; see `announcements.py`.
     receipt: dict[str, Any] | None = None
     #: Gives the message to the task's own strategy, with functions that acknowledge and reject it;
     #: None if the task has Celery's strategy, or its own has the message.

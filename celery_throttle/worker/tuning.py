@@ -111,10 +111,7 @@ SLOW_CALL_SECONDS = 0.010  # a longer call is slow: as much time then belongs to
 #: Longest rest after a slow call. A call that takes longer has no reply yet, unless the process
 #: stood still.
 MAX_REST_SECONDS = 5.0
-#: Time between two attempts to reach a lost server: at first, and where it is lost often.
-RECONNECT_SECONDS = 0.5
-MAX_RECONNECT_SECONDS = 2.0
-STEADY_SECONDS = 30.0  # after which a server that was lost counts as steady again
+RECONNECT_SECONDS = 0.5  # between two attempts to reach a lost server
 #: Time after an outage, or after this worker stood still, in which no worker is taken for dead: one
 #: that lives may not have had the chance to renew its lease.
 RECLAIM_GRACE_SECONDS = 5.0
@@ -139,4 +136,3 @@ QUARANTINE_REPORT_COUNT = 10
 STATUS_REPORT_SECONDS = 60.0
 SAME_REPORT_SECONDS = 3600.0
 LOGGED_CHANGES = 50
-UNCONSUMED_REPORT_SECONDS = 60.0  # between two reports of one such queue, by whichever worker

@@ -13,12 +13,12 @@ from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker.admission.gate import Gate, attach_gates
 from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
+from celery_throttle.worker.health.split_limits import SplitLimits
 from celery_throttle.worker.hooks import internals
-from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
+from celery_throttle.worker.hooks.announcements import defer_receipts
+from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
-from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
-from celery_throttle.worker.membership.split_limits import SplitLimits
 from celery_throttle.worker.request import install
 from celery_throttle.worker.shard import HOME, Shard
 
@@ -48,13 +48,11 @@ class ThrottleWorker:
         self._connection: BrokerConnection | None = None
         self._find_name = find
         self._shards = {
-            name: Shard(name, throttle, consumer, self.name, self.timers)
+            name: Shard(throttle, consumer, self.name, self.timers)
             for name, throttle in shards.items()
         }
         self._home = self._shards[HOME]
-        self._split_limits = SplitLimits(
-            consumer, self._home.throttle, self.name, self._home.queues
-        )
+        self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)

@@ -13,7 +13,7 @@ from celery.utils.collections import LimitedSet
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.lines import Claimant, WithdrawPlans, discard
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from tests.protocol import SECOND, Protocol, make_protocols
 

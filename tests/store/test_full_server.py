@@ -38,7 +38,7 @@ from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.define import recheck_waiters, register_missing
 from celery_throttle.operations.fan_outs import outcomes_call
-from celery_throttle.operations.lines import ConsumedQueues, count_waiting, discard
+from celery_throttle.operations.lines import discard
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.operations.waiting import (
     WaitingTask,
@@ -297,8 +297,6 @@ def take_from_lines(tour: Tour) -> None:
     assert len(tour.withdraw("w", *waiting)) == 6
     assert tour.store.run(requeue_call(keys, "w", "own", 100, range(tour.token + 1))) == 0
     assert client.hlen(messages) == 6
-    consumed = ConsumedQueues(keys.consumed_queues, 0.0)
-    tour.see(count_waiting(keys, tour.queue, consumed, 1.0))
     assert tour.see(discard(keys, tour.queue)) == 6
 
 

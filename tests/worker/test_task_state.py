@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.worker.claims.claims import Claim, Wait
+from celery_throttle.worker.claim import Claim, Wait
 from celery_throttle.worker.task_state import (
     STATE_HEADER,
     BrokerWait,

@@ -15,10 +15,9 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.hooks.alarm import Alarm
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.park import WaitingPolicy
 
 T = TypeVar("T")
 

@@ -44,13 +44,13 @@ from celery_throttle.worker.admission.requested_limits import (
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.hooks.announcements import announce_admission, announce_release
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, fail
-from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy, may_be_parked
+from celery_throttle.worker.waiting.park import WaitingPolicy, may_be_parked
 
 logger = get_logger(__name__)
 

@@ -26,10 +26,10 @@ from celery_throttle.operations.waiting import claim_call, list_claims_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claim import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.health.queues import WorkerQueues
 from celery_throttle.worker.slots import TaskSlots
 
 

@@ -19,7 +19,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_throttle.operations.fan_outs import FAILED
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.claims import Claim, ClaimedTask, Claims
+from celery_throttle.worker.claim import Claim, ClaimedTask, Claims
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.hooks.pool import WorkerPool

@@ -18,8 +18,7 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
-from celery_throttle.worker.hooks.alarm import Alarm
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 
 #: Outcomes by Celery's event, unless that says that the task comes again (``requeue``).
 OUTCOMES = {

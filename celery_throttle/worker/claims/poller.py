@@ -18,14 +18,13 @@ from typing import Any
 from celery.worker import state
 
 from celery_throttle.worker import tuning
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import Capacity, ClaimCall
-from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.alarm import Alarm
 from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 
 
 @dataclass(eq=False, repr=False)

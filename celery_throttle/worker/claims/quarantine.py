@@ -18,7 +18,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.claims import Claim, ClaimedTask, Claims
+from celery_throttle.worker.claim import Claim, ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 
 logger = get_logger(__name__)

@@ -17,8 +17,8 @@ from celery_throttle.operations.waiting import withdraw_call
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
+from celery_throttle.worker.claim import ClaimedTask
 from celery_throttle.worker.claims.call import ClaimCall
-from celery_throttle.worker.claims.claims import ClaimedTask
 from celery_throttle.worker.error_log import ErrorLog
 
 

@@ -22,7 +22,7 @@ from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
-from celery_throttle.worker.claims.claims import Claim
+from celery_throttle.worker.claim import Claim
 from tests.bulk.fan_out.conftest import MakeApp
 
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)

@@ -73,7 +73,7 @@ class Bench:
             ),
             backoff=backoff,
             outcomes=nothing,
-            pool=SimpleNamespace(
+            pool=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
                 idle_requests=WeakSet(),
                 count_free=lambda: 100,
                 enter=lambda _: True,
@@ -82,7 +82,9 @@ class Bench:
                 on_exit=lambda: None,
                 runs_inline=False,
             ),
-            timers=SimpleNamespace(call_after=self._call_after),
+            timers=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
+                call_after=self._call_after
+            ),
             readmit=self.brought.append,
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,

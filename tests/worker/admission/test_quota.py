@@ -18,7 +18,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.quota import Block, Quota
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health import backoff
 from celery_throttle.worker.health.backoff import Backoff
@@ -243,7 +243,7 @@ class Pool:
             outage=OutageMode(bench.throttle, NOWHERE, slots),
             delayed=NOWHERE,
             backoff=Backoff(NOWHERE),
-            pool=Free(),
+            pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
             timers=timers,
             readmit=self.bring,

@@ -10,11 +10,11 @@ from celery import Celery
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from celery_throttle import StoreUnavailableError, Throttle
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
-from celery_throttle.worker.claims.claims import Claims
 from celery_throttle.worker.claims.poller import Poller, Scheduler
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.hooks.pool import _PreforkPool
+from celery_throttle.worker.hooks.prefork import PreforkPool
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.slots import ReportQueue
 from celery_throttle.worker.tuning import (
@@ -83,7 +83,7 @@ class OneProcess:
         )
         nothing.claims = nothing.slots = nothing
         nothing.backoff = self.backoff
-        pool = _PreforkPool(self._controller)
+        pool = PreforkPool(self._controller)
         self._semaphore.value = 1 - len(self._pool._cache)
         timers: Any = self.timer
         self.scheduler = Scheduler(self._consumer, timers, pool, [nothing])

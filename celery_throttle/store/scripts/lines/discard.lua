@@ -6,9 +6,8 @@
 --            nothing is left, the queue is removed from it.
 --       last head of the totals, see `counters.lua`
 -- ARGV  1    now (us), or '' for the server's clock
---       2    how many tasks at most; 0 only counts
---       then with KEYS[5]: for how long (us) a worker consumes a queue after it has reported that; and, to count
---            only, how long (us) the queue counts as consumed then, so that not all workers count
+--       2    how many tasks at most
+--       then with KEYS[5]: for how long (us) a worker consumes a queue after it has reported that
 -- Reply {how many were discarded, how many are left; -1 if nothing was done}
 -- Tasks are taken from the ends of lines, so that none comes to the head of a line in between. Those of a fan-out end
 -- as revoked. Results are left as they are, as a broker leaves them.
@@ -45,10 +44,8 @@ local function discard_tasks(waiting, line, room)
 end
 
 local count = redis.call('HLEN', queue[MESSAGES])
-if most > 0 then
-  -- A server that is out of memory runs a script whose first write frees memory.
-  redis.call('ZREM', queue[DUE], '')
-end
+-- A server that is out of memory runs a script whose first write frees memory.
+redis.call('ZREM', queue[DUE], '')
 local room = most
 while room > 0 do
   local waiting = redis.call('ZRANGE', queue[DUE], 0, 0)[1]
@@ -79,9 +76,5 @@ if left == 0 and redis.call('EXISTS', queue[LINES], queue[DUE]) > 0 then
   left = 1
 elseif left == 0 and consumed then
   redis.call('ZREM', consumed, queue[LINES])
-end
-if left > 0 and consumed and most == 0 then
-  local consumed_at = now - tonumber(ARGV[3]) + tonumber(ARGV[4])
-  redis.call('ZADD', consumed, format_integer(consumed_at), queue[LINES])
 end
 return { discarded, left }

@@ -1,5 +1,5 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the newest
--- change of a limit, the limits in force, their pauses, and the queues that no worker consumes.
+-- change of a limit, the limits in force, their pauses, and the queues that the broker has deleted.
 -- uses: lease_clock, pauses
 -- uses rarely: definition_record
 -- KEYS  1   zset: live workers -> until when (us) they count as live
@@ -25,8 +25,7 @@
 --       8   names of limits of which tasks of this worker need keys, with a space between them
 --       then names of limits
 -- Reply {live workers, tasks in quarantine, id of the newest change or '',
---        {{lines of a queue that the broker has deleted, ...}, {lines of another queue that no worker consumes, ...}};
---        of each up to ten,
+--        {lines of a queue that no worker consumes and the broker has deleted, ...}, up to ten,
 --        field, its limits as text, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
@@ -67,16 +66,11 @@ local function list_names_with_keys()
   return names
 end
 
--- Up to ten queues of a set that no worker has reported since a time (us).
-local function list_unconsumed(set, since)
-  return redis.call('ZRANGE', set, '-inf', format_integer(since), 'BYSCORE', 'LIMIT', 0, 10)
-end
-
--- The unconsumed temporary queues that the broker has deleted. A worker may have declared one of them in another way:
--- then it is in both sets.
+-- Up to ten temporary queues that no worker has reported since a time (us). A worker may have declared one of them in
+-- another way: then it is in both sets.
 local function list_deleted(temporary, consumed, since)
   local found = {}
-  for _, lines in ipairs(list_unconsumed(temporary, since)) do
+  for _, lines in ipairs(redis.call('ZRANGE', temporary, '-inf', format_integer(since), 'BYSCORE', 'LIMIT', 0, 10)) do
     if tonumber(redis.call('ZSCORE', consumed, lines) or 0) <= since then
       found[#found + 1] = lines
     end
@@ -116,7 +110,7 @@ note_all(KEYS[8], list_names_with_keys(), now, tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
   redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
-  { list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
+  list_deleted(temporary, consumed, since),
 }
 
 local records = definition_record()

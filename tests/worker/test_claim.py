@@ -12,7 +12,7 @@ import pytest
 from celery_throttle.operations.waiting import list_claims_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
-from celery_throttle.worker.claims.claims import Claim, Claims
+from celery_throttle.worker.claim import Claim, Claims
 from tests.protocol import Protocol
 
 TASKS = 40

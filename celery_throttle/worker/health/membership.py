@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +22,7 @@ from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.membership.queues import WorkerQueues
-from celery_throttle.worker.membership.worker_count import WorkerCount
+from celery_throttle.worker.health.queues import WorkerQueues
 
 #: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
 _PAUSE = b"pause "
@@ -36,11 +35,12 @@ class Membership:
     throttle: AppLimits
     worker: str  #: name of the worker
     queues: WorkerQueues
-    worker_count: WorkerCount
     #: Called from the thread when a lost server is back.
     on_return: Callable[[], None]
     #: Called from the thread after each heartbeat.
     on_heartbeat: Callable[[], None]
+    #: Number of live workers at the last heartbeat, with this one; None before the first.
+    reported_workers: int | None = None
     quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
     newest_change: str = ""  #: id of the newest change of a limit at the last heartbeat
 
@@ -52,24 +52,26 @@ class Membership:
         self._wakeup = threading.Event()
         self._stopped = False
         self._is_lost = False
-        self._reconnect_delay = tuning.RECONNECT_SECONDS
-        self._returned_at = 0.0
         self._thread: threading.Thread | None = None
+
+    @property
+    def workers(self) -> int | None:
+        """The number of live workers, or the configured one before the first heartbeat, if any."""
+        return self.reported_workers or self.throttle.settings.outage_workers
 
     def start(self) -> None:
         """Send the first heartbeat and start the thread; the server need not answer.
 
         Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
         """
-        if self._thread is None:
-            if self.throttle.limits:
-                self._send_heartbeat()
-            else:  # nothing in this worker depends on the reply, so the worker does not wait for it
-                self._wakeup.set()
-            self._thread = threading.Thread(
-                target=self._run, name="throttle-heartbeat", daemon=True
-            )
-            self._thread.start()
+        if self._thread is not None:
+            return
+        if self.throttle.limits:
+            self._send_heartbeat()
+        else:  # nothing in this worker depends on the reply, so the worker does not wait for it
+            self._wakeup.set()
+        self._thread = threading.Thread(target=self._run, name="throttle-heartbeat", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Leave: the other workers may use more of each limit during an outage."""
@@ -78,16 +80,15 @@ class Membership:
         # The other workers report the queues that they consume as well within REPORT_SECONDS.
         earlier = CONSUMED_SECONDS - REPORT_SECONDS
         with suppress(StoreError):  # then the worker counts as alive until its lease runs out
-            self._call(-to_us(earlier), self.queues.names())
+            self._call(-to_us(earlier))
 
     def reconnect(self) -> None:
         """Call the server, which is lost, again and again until it is back."""
-        if self._is_lost:
-            return
-        steady = time.monotonic() - self._returned_at > tuning.STEADY_SECONDS
-        delay = tuning.RECONNECT_SECONDS if steady else 2 * self._reconnect_delay
-        self._reconnect_delay = min(delay, tuning.MAX_RECONNECT_SECONDS)
         self._is_lost = True
+        self._wakeup.set()
+
+    def wake_up(self) -> None:
+        """Send the next heartbeat now."""
         self._wakeup.set()
 
     def limits(self) -> dict[LimitRef, Limits]:
@@ -118,39 +119,40 @@ class Membership:
         longest = tuning.RULES_POLL_SECONDS if has_rules else tuning.MAX_HEARTBEAT_SECONDS
         interval = min(self._lease / 3, longest)
         while not self._stopped:
-            if not self._is_lost:
+            if self._is_lost:
+                time.sleep(tuning.RECONNECT_SECONDS)
+            else:
                 self._wakeup.wait(interval)
                 self._wakeup.clear()
-            if self._is_lost:
-                time.sleep(self._reconnect_delay)
+                if self._is_lost:
+                    continue
             if self._stopped or not self._send_heartbeat():
                 continue
             if self._is_lost:
-                self._is_lost, self._returned_at = False, time.monotonic()
+                self._is_lost = False
                 self.on_return()
             self.on_heartbeat()
 
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat; return whether the server answered."""
         try:
-            reply = self._call(to_us(self._lease), self.queues.names())
+            reply = self._call(to_us(self._lease))
         except StoreError:
             return False
-        count, self.quarantined, newest_change, queues, *fields = reply
+        self.reported_workers, self.quarantined, newest_change, deleted, *fields = reply
         self.newest_change = newest_change.decode()
         self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
         self._replied_at = time.monotonic()
-        self.queues.unconsumed.update(*queues)
-        self.worker_count.update(count)
+        self.queues.note_deleted(deleted)
         return True
 
-    def _call(self, lease_us: int, queues: Sequence[str]) -> list[Any]:
+    def _call(self, lease_us: int) -> list[Any]:
         keys, in_use = self.throttle.keys, [*self.throttle.limits]
         pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
-        lines, about_queues = self.queues.heartbeat_arguments(queues)
-        names = [keys.membership, keys.limits, keys.quarantine, *lines, *pauses]
+        queue_keys, queue_args = self.queues.heartbeat_arguments()
+        names = [keys.membership, keys.limits, keys.quarantine, *queue_keys, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
         with_keys = " ".join(self.throttle.limits_with_keys())
-        call = Call(script("heartbeat"), names, [*args, *about_queues, with_keys, *in_use])
+        call = Call(script("heartbeat"), names, [*args, *queue_args, with_keys, *in_use])
         reply: list[Any] = self.throttle.store.probe(call)
         return reply
