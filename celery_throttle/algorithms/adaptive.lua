@@ -1,6 +1,4 @@
 -- adaptive.lua: a meter whose rate adapts to the answers of an API: AIMD, additive increase, multiplicative decrease.
--- uses: clock, arithmetic, tags, parameter
--- uses rarely: scaling
 -- Twin: `adaptive.py`, which explains the rule and its constants. Its part of the state: tag, size, and
 --   at         when (us) it was written: the start of the last take
 --   p, q       as in `meters.lua`, of the upper bound of the rate
@@ -16,31 +14,17 @@ local function make_adaptive()
   local adaptive, FORM, SIZE = {}, '<BHdddddddddd', 83
   local GROWTH, LONGEST_GROWTH, KEPT, KEPT_AGAIN, AGAIN = 100, 1000000, 93, 85, 2000000
   local REST, LONGEST_REST, MEMORY = 100000, 10000000, 3600000000
-  local EXACT = 2 ^ 53
-  local scale, scale_down, scale_up = scaling()
+  local scale_down, scale_up = scaling()
 
   -- Ticks that drain in some microseconds, rounded down. Negative for a time before the state was written.
   local function drained(us, rate)
-    if us < 0 then
-      return -scale_up(-us, rate, MILLION)
-    end
-    local product = us * rate
-    if product < EXACT then
-      return (product - product % MILLION) / MILLION
-    end
-    return scale_down(us, rate, MILLION)
+    return us < 0 and -scale_up(-us, rate, MILLION) or (scale_down(us, rate, MILLION))
   end
 
   -- Microseconds from now until some ticks have drained since the state was written.
   local function time_until(limit, ticks)
-    local rate, us = limit.q * limit.share, 0
-    if math.abs(ticks) * MILLION < EXACT then
-      us = divide_up(ticks * MILLION, rate)
-    elseif ticks < 0 then
-      us = -scale_down(-ticks, MILLION, rate)
-    else
-      us = scale_up(ticks, MILLION, rate)
-    end
+    local rate = limit.q * limit.share
+    local us = ticks < 0 and -scale_down(-ticks, MILLION, rate) or scale_up(ticks, MILLION, rate)
     return math.max(0, limit.at + us - now)
   end
 
@@ -71,11 +55,12 @@ local function make_adaptive()
   function adaptive.read(limit, state, from)
     limit.at, limit.began, limit.taken, limit.level = 0, 0, 0, 0
     limit.share, limit.fell, limit.grew, limit.refusals = MILLION, 0, 0, 0
-    if state and not (unpack_state(limit, state, from) and limit.at <= now + FARTHEST) then
-      return false
+    local is_same = not state or unpack_state(limit, state, from)
+    if not is_same or limit.at > now + FARTHEST then
+      return false, is_same
     end
     limit.used = used_at(limit, now)
-    return true
+    return true, true
   end
 
   function adaptive.check(limit)
@@ -103,14 +88,9 @@ local function make_adaptive()
     local rest = free % limit.p
     local amount = (free - rest) / limit.p * MILLION
     if fractional and rest > 0 then
-      amount = amount + scale(rest, MILLION, limit.p)
+      amount = amount + (scale_down(rest, MILLION, limit.p))
     end
     return amount, time_until(limit, limit.level)
-  end
-
-  function adaptive.matches(limit, state, from)
-    local _, _, _, p, q = struct.unpack(FORM, state, from)
-    return p == limit.p and q == limit.q
   end
 
   function adaptive.move_back(limit, state, from)

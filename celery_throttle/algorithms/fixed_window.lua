@@ -1,5 +1,4 @@
 -- fixed_window.lua: the fixed window: one count for each window.
--- uses: clock, arithmetic, parameter
 -- Twin: `windows.py`, which explains the rule. Its part of the state: tag, size, and
 --   start, stop    the window (us)
 --   count          amount taken in it
@@ -43,11 +42,7 @@ local function make_fixed_window()
       local _
       _, _, limit.start, limit.stop, limit.count, limit.began = struct.unpack(FORM, state, from)
     end
-    return limit.start <= now + FARTHEST
-  end
-
-  function fixed.matches()
-    return true
+    return limit.start <= now + FARTHEST, true
   end
 
   function fixed.move_back(limit, state, from)

@@ -1,6 +1,4 @@
 -- meters_extra.lua: the functions of meters that few decisions need.
--- uses: meters
--- uses rarely: scaling
 -- The refunds of a limit are pairs of numbers, sorted by the first: the end of the take that was refunded, see
 -- `meters.mark`, and the refund as microseconds to drain.
 
@@ -8,11 +6,6 @@
 local MAX_REFUNDS = 16
 
 local function make_meters()
-  function meters.matches(limit, state, from)
-    local _, _, p, q = unpack_meter(state, from)
-    return p == limit.p and q == limit.q
-  end
-
   function meters.move_back(limit, state, from)
     if read_meter(limit, state, from) then
       return
@@ -24,13 +17,13 @@ local function make_meters()
 
   function meters.in_use(state, from, time)
     local at, level, p, q = unpack_meter(state, from)
-    local _, _, scale_up = scaling()
+    local _, scale_up = scaling()
     return scale_up(math.max(0, level - math.max(time - at, -FARTHEST) * q), MILLION, p)
   end
 
   function meters.fill(limit, amount, at)
     limit.used = math.max(0, ticks_of(limit, amount) - (now - at) * limit.q)
-    limit.at, limit.began = now, at
+    limit.at, limit.began, limit.refunds = now, at, ''
   end
 
   -- Microseconds until what is taken next starts: only a leaky-queue delays.

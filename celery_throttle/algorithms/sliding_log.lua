@@ -1,5 +1,4 @@
 -- sliding_log.lua: the sliding log: every admission of one period is remembered.
--- uses: clock, arithmetic, parameter
 -- Twin: `sliding_log.py`. The zset `entries` holds the admissions: 'number:cost' -> time (us); so the cost of a
 -- decision does not grow with them. Its part of the state: tag, size, period, sum of their costs, number of the last
 -- one, its time, and since when there was always one that counts. Adds to a limit
@@ -23,12 +22,7 @@ local function make_sliding_log()
       limit.total, limit.number, limit.last, limit.began = total, last_number, last, began
       limit.is_empty = false
     end
-    return last <= now + FARTHEST
-  end
-
-  function log.matches(limit, state, from)
-    local _, _, period = struct.unpack(FORM, state, from)
-    return period == parameter(limit, 1)
+    return last <= now + FARTHEST, true
   end
 
   local function cost_of(member)

@@ -1,6 +1,4 @@
 -- sliding_window.lua: the sliding window: one count for each part of it, the oldest weighted or dropped.
--- uses: clock, arithmetic, parameter
--- uses rarely: scaling
 -- Twin: `windows.py`, which explains the rule. Its part of the state: tag, size, and
 --   start     of the current part (us)
 --   part      microseconds a part
@@ -11,7 +9,7 @@
 
 local function make_sliding_window()
   local sliding, FORM, HEAD_SIZE = {}, '<BHddd', 27
-  local _, scale_down, scale_up = scaling()
+  local scale_down, scale_up = scaling()
 
   -- Microseconds a part, how many counts, and whether the oldest is weighted.
   local function parts_of(limit)
@@ -61,13 +59,8 @@ local function make_sliding_window()
     end
     local part, size
     limit.start, part, size, limit.counts, limit.began = unpack_state(state, from)
-    return part == own_part and size == own_size and limit.start <= now + FARTHEST
-  end
-
-  function sliding.matches(limit, state, from)
-    local own_part, own_size = parts_of(limit)
-    local _, part, size = unpack_state(state, from)
-    return part == own_part and size == own_size
+    local is_same = part == own_part and size == own_size
+    return is_same and limit.start <= now + FARTHEST, is_same
   end
 
   function sliding.move_back(limit, state, from)

@@ -1,5 +1,4 @@
 -- slots.lua: concurrency limits: leases with a deadline. Each take is one slot, whatever its cost.
--- uses: clock, arithmetic, tags, counters
 -- Twin: `slots.py`. The zset `entries` holds the leases: holder -> deadline (us). Its part of the state: tag, size,
 -- and the longest lease (us) of these. A deadline farther ahead than that was written before the clock was set back.
 -- Whoever takes a slot sets `holder` and `lease` (us) of the limit. Adds to a limit
@@ -22,14 +21,10 @@ local function make_slots()
 
   function slots.read(limit, state, from)
     limit.in_use, limit.last, limit.longest_lease = false, false, LONGEST_LEASE
-    if state and select(2, struct.unpack('<BH', state, from)) == SIZE then
+    if state then
       limit.longest_lease = select(3, struct.unpack(FORM, state, from))
     end
-    return last_deadline(limit) <= now + limit.longest_lease + FARTHEST
-  end
-
-  function slots.matches()
-    return true
+    return last_deadline(limit) <= now + limit.longest_lease + FARTHEST, true
   end
 
   -- No lease lasts longer from now on than it did before the clock was set back.

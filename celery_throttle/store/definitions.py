@@ -1,4 +1,4 @@
-"""Definitions as the scripts store and read them; see ``definition_record.lua``."""
+"""Definitions as the scripts store and read them; see ``records.lua``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SEPARATOR = "; "
 
 
 class Definition(NamedTuple):
-    """The limits of a name or key, as arguments of a script; see ``change_definition.lua``.
+    """The limits of a name or key, as arguments of a script; see ``definitions.lua``.
 
     Attributes:
         numbers: what decisions read.

@@ -28,7 +28,7 @@ MAX_POLL_INTERVAL_SECONDS = 1.0
 MIN_WAKEUP_INTERVAL_SECONDS = 0.005
 
 #: Tasks that one claim call claims at most: the server does nothing else meanwhile. Scripts bound
-#: the bytes of tasks that one call reads, see ``batch_bytes.lua``.
+#: the bytes of tasks that one call reads, see ``commands.lua``.
 CLAIM_BATCH_SIZE = 200
 
 #: Time until a claim call is repeated to which the server replied an error.

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.operations.lines import recall_call, scan_call
+from celery_throttle.store.script import Argument
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim
@@ -82,7 +83,7 @@ class Quarantine:
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = store.run(Call(script("list_quarantined"), [key], [cursor]))
+            cursor, *rows = store.run(scan_call(key, "quarantine", cursor))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
@@ -91,8 +92,7 @@ class Quarantine:
                 elif queue is not None:
                     others[queue, label] += 1
             if ids:
-                names = [key, keys.totals()]
-                store.run(Call(script("recall_quarantined"), names, ["", *ids]))
+                store.run(recall_call(keys, ids))
         self._report(others)
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
+from celery_throttle.operations.lines import scan_call
 from celery_throttle.operations.waiting import withdraw_call
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claims.claims import ClaimedTask, Claims
@@ -77,9 +78,7 @@ class RevokedTasks:
         for messages in self.queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
-                cursor, rows = self.claims.store.run(
-                    Call(script("scan_messages"), [messages], [cursor])
-                )
+                cursor, *rows = self.claims.store.run(scan_call(messages, "messages", cursor))
                 yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break

@@ -1,12 +1,9 @@
 -- discard.lua: discards the tasks that wait in the lines of a queue, some at a time.
--- uses: clock, descriptor, remove_tasks, fan_out_outcome, counters, scan_hash
--- uses rarely: repair
 -- KEYS  1-4  the queue's lines, messages, due, polls
 --       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
 --            nothing is left, the queue is removed from it.
 --       last head of the totals, see `counters.lua`
--- ARGV  1    now (us), or '' for the server's clock
---       2    how many tasks at most; 0 only counts
+-- ARGV  2    how many tasks at most; 0 only counts
 --       then with KEYS[5]: for how long (us) a worker consumes a queue after it has reported that; and, to count
 --            only, how long (us) the queue counts as consumed then, so that not all workers count
 -- Reply {how many were discarded, how many are left; -1 if nothing was done}
@@ -46,8 +43,7 @@ end
 
 local count = redis.call('HLEN', queue[MESSAGES])
 if most > 0 then
-  -- A server that is out of memory runs a script whose first write frees memory.
-  redis.call('ZREM', queue[DUE], '')
+  work_without_memory()
 end
 local room = most
 while room > 0 do
