@@ -22,8 +22,8 @@ def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
     names: dict[str, None] = {}
     first_time, cursor = 0, b""
     while cursor != END:
-        call = Call(script("list_names"), [keys.names], [now, cursor or "0"])
-        server_time, cursor, found = yield call
+        args: list[Argument] = [now, "SSCAN", 3, cursor or "0", "COUNT", 500]
+        server_time, (cursor, found) = yield Call(script("read"), [keys.names], args)
         first_time = first_time or int(server_time)
         names.update((name.decode(), None) for name in found)
     return first_time, list(names)
@@ -115,7 +115,9 @@ class WithdrawPlans:
     def count_claims(self) -> Plan[int]:
         """Return the number of tasks that are claimed, by workers for example."""
         count = 0
-        for name in (yield Call(script("list_claimants"), [self.keys.workers])):
+        args = [self.now, "ZRANGE", 3, "(0", "+inf", "BYSCORE"]
+        _, names = yield Call(script("read"), [self.keys.workers], args)
+        for name in names:
             claims = self.keys.claims(name.decode())
             count += len((yield from _scan(claims, "claims", self._filter)))
         return count

@@ -5,12 +5,10 @@
 --   II   positions of its text, and of the layers
 --   dd   since when (us) it is in force, and when it ends by itself, 0 for never
 -- then its numbers, which `celery_throttle/store/definitions.py` packs:
---   ddB  max-keys, max-waiting (0 for no bound), number of limits
---   then for each limit
+--   ddBB max-keys, max-waiting (0 for no bound), number of limits, number of shadow limits
+--   then for each limit, and each shadow limit
 --   BH   tag of its algorithm, count of the numbers that follow
 --   d..  burst, p, q (a unit is p ticks, a microsecond q ticks), then the algorithm's own parameters
---   if HAS_SHADOWS is added to the tag of the first limit: count of shadow limits (B), size of what follows (H), and the
---   same for each of them, see `shadow.lua`
 --   then with max-keys the key of the key cap, see `key_cap.lua`
 --
 -- An algorithm is a table of functions. `limit` is what `parse_limit` returns, with the fields that the algorithm
@@ -40,14 +38,11 @@ local FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW, SLOTS, ADAPTIVE = 5, 6, 7, 8, 9
 
 local LIMIT_HEAD = '<BHddd'
 
--- What each decision reads of the head: since, ends, max-keys, max-waiting and the number of limits.
-local DECISIVE_HEAD = '<ddddB'
+-- What each decision reads of the head: since, ends, max-keys, max-waiting, the number of limits and of shadow limits.
+local DECISIVE_HEAD = '<ddddBB'
 
 -- Positions in a record. What each decision reads lies together, from SINCE_AT on.
-local OLD_SINCE_AT, TEXT_AT, SINCE_AT, ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 2, 10, 18, 26, 34, 51
-
--- What the tag of the first limit is above if the definition has shadow limits.
-local HAS_SHADOWS = 64
+local OLD_SINCE_AT, TEXT_AT, SINCE_AT, ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 2, 10, 18, 26, 34, 52
 
 local algorithms = {}
 
@@ -64,12 +59,10 @@ end
 -- fields that meters add, so that Lua need not grow the table.
 local function parse_limit(packed, from, requirement)
   local tag, count, burst, p, q = struct.unpack(LIMIT_HEAD, packed, from)
-  local has_shadows = tag > HAS_SHADOWS
-  tag = tag % HAS_SHADOWS
   return {
     tag = tag, burst = burst, p = p, q = q, algorithm = algorithm_of(tag), packed = packed, from = from,
     parameters = count - 3, cost = requirement.cost, entries = requirement.entries,
-    used = 0, at = 0, began = 0, refunds = '', max_delay = false, has_shadows = has_shadows,
+    used = 0, at = 0, began = 0, refunds = '', max_delay = false,
   }, from + 3 + 8 * count
 end
 

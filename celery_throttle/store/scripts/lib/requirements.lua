@@ -7,6 +7,7 @@
 --   cost        millionths of a unit to take of each of its limits
 -- `load_limits` adds
 --   limits      the limits of its definition, all of which have to allow the cost
+--   shadows     its shadow limits, see `shadow.lua`; nil if it has none
 --   since, ends                      of its definition, see `definition.lua`; `ends` is false if it does not end
 --   max_keys, max_waiting            of its definition, if it has one of them
 --   key_cap     key of its key cap, if it has one
@@ -72,44 +73,38 @@ local function load_limits(requirements, definitions, fields, values, keys, name
     elseif not packed then
       return i
     end
-    local since, ends, max_keys, max_waiting, count = struct.unpack(DECISIVE_HEAD, packed, SINCE_AT)
+    local since, ends, max_keys, max_waiting, count, shadows = struct.unpack(DECISIVE_HEAD, packed, SINCE_AT)
     if ends > 0 and ends <= now then
       packed = next_record()(packed, definitions[fields * i])
       if not packed then
         return i
       end
-      since, ends, max_keys, max_waiting, count = struct.unpack(DECISIVE_HEAD, packed, SINCE_AT)
+      since, ends, max_keys, max_waiting, count, shadows = struct.unpack(DECISIVE_HEAD, packed, SINCE_AT)
     end
     requirement.since, requirement.ends = since, ends > 0 and ends
     if max_keys > 0 or max_waiting > 0 then
       requirement.max_keys, requirement.max_waiting = max_keys, max_waiting
     end
-    local limits, from = { false }, FIRST_LIMIT
+    local limits, limit, from = { false }, nil, FIRST_LIMIT
     for n = 1, count do
-      limits[n], from = parse_limit(packed, from, requirement)
-      local tag = limits[n].tag
-      if tag == FIXED_WINDOW and limits[n].algorithm.is_expired(limits[n]) then
+      limit, from = parse_limit(packed, from, requirement)
+      limits[n] = limit
+      if limit.tag == FIXED_WINDOW and limit.algorithm.is_expired(limit) then
         return i
-      elseif tag == SLIDING_LOG then
+      elseif limit.tag == SLIDING_LOG then
         -- Each log has a zset of its own. The one without a number is that of slots.
-        limits[n].entries = requirement.entries .. '+' .. n
+        limit.entries = requirement.entries .. '+' .. n
       end
     end
+    limits[1] = limits[1] or nil
     requirement.limits = limits
-    if count == 0 then
-      limits[1] = nil
-    elseif limits[1].has_shadows then
-      local shadows, size = struct.unpack('<BH', packed, from)
-      requirement.shadows = { packed = packed, from = from + 3, count = shadows }
-      requirements.has_shadows = true
-      local shadow_from, shadow_limit = from + 3, nil
-      for _ = 1, shadows do
-        shadow_limit, shadow_from = parse_limit(packed, shadow_from, requirement)
-        if shadow_limit.tag == FIXED_WINDOW and shadow_limit.algorithm.is_expired(shadow_limit) then
-          return i
-        end
+    for n = 1, shadows do
+      requirements.has_shadows, requirement.shadows = true, requirement.shadows or {}
+      limit, from = parse_limit(packed, from, requirement)
+      limit.entries, requirement.shadows[n] = requirement.entries .. '+shadow' .. n, limit
+      if limit.tag == FIXED_WINDOW and limit.algorithm.is_expired(limit) then
+        return i
       end
-      from = from + 3 + size
     end
     if max_keys > 0 and requirement.has_key then
       requirement.key_cap = string.sub(packed, from, struct.unpack('<I', packed, TEXT_AT) - 1)

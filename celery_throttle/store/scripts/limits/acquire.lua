@@ -48,13 +48,13 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
       is_simple = false
       break
     end
-    local since, ends, max_keys, _, limits, tag, numbers, capacity, p, q =
-      struct.unpack('<ddddBBHddd', packed, 18)
-    is_simple = ends == 0 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
+    local since, ends, max_keys, _, limits, shadows, tag, numbers, capacity, p, q =
+      struct.unpack('<ddddBBBHddd', packed, 18)
+    is_simple = ends == 0 and shadows == 0 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
     local parts, full_of_all = nil, 0
     for n = 1, is_simple and limits or 0 do
       if n > 1 then
-        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * n + 24)
+        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * n + 25)
       end
       is_simple = tag == 1 and numbers == 3 and cost <= capacity
       local used, began = 0, now
