@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
-from celery_throttle.store.address import Address
 from celery_throttle.store.breaker import CircuitBreaker
 from celery_throttle.store.connection import (
+    Address,
     AnyConnection,
     AsyncConnection,
     Connection,

@@ -25,7 +25,7 @@ from redis.connection import parse_url
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.store.address import Address, make_connection
+from celery_throttle.store.connection import Address, make_connection
 from celery_throttle.store.topology import Nodes, NoServers, Sentinels, Servers
 
 #: The URL of limits in the memory of one process.
