@@ -9,7 +9,7 @@ To add an algorithm: write ``x.lua`` with the functions that ``lib/definition.lu
 (``lib`` is ``store/scripts/lib``), and ``x.py``, or a class in the file of its family, with the
 methods of :mod:`.state`. Then add its name to ``ALGORITHMS`` in ``limits/grammar.py`` and to
 ``STATE_CLASSES`` in ``definition.py``, its tag to ``store/definitions.py`` and
-``lib/definition.lua``, its numbers to ``_own_numbers`` beside the former, and its constructor to
+``lib/definition.lua``, its numbers to ``_own_numbers`` beside the former, and itself to
 ``lib/algorithm_registry.lua``; unless it admits steadily, its windows to ``forecasts/capacity.py``.
 
 May import :mod:`celery_throttle.limits` and :mod:`celery_throttle.errors`.

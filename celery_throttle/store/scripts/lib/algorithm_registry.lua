@@ -1,8 +1,7 @@
--- algorithm_registry.lua: the constructor of each algorithm, by tag.
+-- algorithm_registry.lua: the functions that return the algorithms, by tag.
 
 return {
-  [GCRA] = make_meters, [TOKEN_BUCKET] = make_meters, [LEAKY_BUCKET] = make_meters,
-  [LEAKY_QUEUE] = make_meters, [FIXED_WINDOW] = make_fixed_window, [SLIDING_LOG] = make_sliding_log,
-  [SLIDING_WINDOW] = make_sliding_window, [SLOTS] = make_slots,
-  [ADAPTIVE] = make_adaptive,
+  [GCRA] = meters_extra, [TOKEN_BUCKET] = meters_extra, [LEAKY_BUCKET] = meters_extra, [LEAKY_QUEUE] = meters_extra,
+  [FIXED_WINDOW] = fixed_window, [SLIDING_LOG] = sliding_log, [SLIDING_WINDOW] = sliding_window, [SLOTS] = slots,
+  [ADAPTIVE] = adaptive,
 }

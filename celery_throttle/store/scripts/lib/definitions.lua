@@ -78,11 +78,7 @@ end
 -- The definition in force; nil if there is none.
 local function definition_of(requirement)
   local record = find_record(requirement)
-  return record and (top_of(layers_in(record))) or nil
-end
-
-local function identity_in(record)
-  return top_of(layers_in(record)).identity
+  return record and (definition_in(record)) or nil
 end
 
 -- Convert the stored state of a requirement to a record. `since` is given if that was in force before, but not for this
@@ -110,7 +106,7 @@ local function remove_record(requirement)
   local since, default_since = times_in(old), times_in(default)
   if since ~= default_since then
     -- What is in use counts by the limits of the name from now on, or from the end on, not since these are in force.
-    local is_default = identity_in(old) == identity_in(default)
+    local is_default = definition_in(old).identity == definition_in(default).identity
     convert_stored_state(requirement, is_default and old or with_times(default, now, since), default_since)
   end
 end
@@ -127,7 +123,7 @@ local function put_in_force(requirement)
   local since, old_since, has_changed = now, now, nil
   if old then
     since, old_since = times_in(old)
-    has_changed = identity_in(old) ~= top.identity
+    has_changed = definition_in(old).identity ~= top.identity
     if has_changed then -- otherwise the states need no conversion
       since, old_since = now, since
     end

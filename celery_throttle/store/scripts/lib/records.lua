@@ -38,6 +38,11 @@ local function layers_in(record)
   return layers
 end
 
+-- The definition that is in force by a record, and the name of its layer.
+local function definition_in(record)
+  return top_of(layers_in(record))
+end
+
 -- When (us) the definition of a record came into force, and when the one before it did.
 local function times_in(record)
   local since, old_since = struct.unpack('<d', record, SINCE_AT), struct.unpack('<d', record, OLD_SINCE_AT)

@@ -198,7 +198,7 @@ if mode == 'upto' then
   end
 end
 
-local delay, slots = 0, {}
+local delay, slot_limits = 0, {}
 for i = 1, count do
   local limits = requirements[i].limits
   for n = 1, #limits do
@@ -208,7 +208,7 @@ for i = 1, count do
       limit.max_delay = longest
       delay = math.max(delay, algorithm_of(tag, true).delay(limit))
     elseif tag == SLOTS and mode == 'slot' then
-      slots[#slots + 1] = limit
+      slot_limits[#slot_limits + 1] = limit
       limit.holder, limit.lease = ARGV[#ARGV - 1], tonumber(ARGV[#ARGV])
     elseif tag == SLOTS and mode ~= 'peek' then
       return { -3, i }
@@ -218,7 +218,7 @@ end
 
 -- A lease counts from the start of its holder.
 local function lengthen_leases(us)
-  for _, limit in ipairs(slots) do
+  for _, limit in ipairs(slot_limits) do
     limit.lease = limit.lease + us
   end
 end

@@ -18,7 +18,7 @@ local function describe_definition(row, name, field)
     row[1], row[2], row[3], row[4], row[5], row[6] = '', '0', '', '0', '', ''
     return
   end
-  local definition, layer = top_of(layers_in(record))
+  local definition, layer = definition_in(record)
   row[1], row[2], row[3] = layer, format_integer((times_in(record))), definition.text
   row[4], row[5], row[6] = format_integer(definition.ends), format_integer(definition.at), definition.about
 end

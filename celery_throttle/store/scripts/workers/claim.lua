@@ -35,9 +35,9 @@
 
 -- Settle the claims and release the slots that are listed in the arguments.
 local function settle_claims()
-  local settled, acknowledged, slots = {}, {}, 14 + tonumber(ARGV[9])
-  local identities = slots + 3 * tonumber(ARGV[10])
-  for i = 14, slots - 1 do
+  local settled, acknowledged, first_slot = {}, {}, 14 + tonumber(ARGV[9])
+  local identities = first_slot + 3 * tonumber(ARGV[10])
+  for i = 14, first_slot - 1 do
     local unstarted = string.match(ARGV[i], '^%-(.*)')
     local claim = unstarted and redis.call('HGET', call.claims, unstarted)
     if claim then
@@ -46,7 +46,7 @@ local function settle_claims()
     settled[#settled + 1] = unstarted or ARGV[i]
   end
   call_with('HDEL', call.claims, settled)
-  for i = slots, identities - 1, 3 do
+  for i = first_slot, identities - 1, 3 do
     release_slot(ARGV[i], ARGV[i + 1], ARGV[i + 2], call.wake_later)
   end
   for i = identities, #ARGV do
