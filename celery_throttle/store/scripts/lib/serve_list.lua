@@ -142,8 +142,9 @@ end
 local function decide_batch(line, ids)
   local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, wait_counts = {},
                   extra_costs = {}, handed_out = 0 }
-  local leaving, new_claims, requirements, undefined = batch.leaving, batch.new_claims, line.requirements, line.undefined
-  local messages, limit_index = line.queue[MESSAGES], line.limit_index
+  local leaving, new_claims = batch.leaving, batch.new_claims
+  local requirements, undefined = line.requirements, line.undefined
+  local messages, limit_index, entries, slot_keys = line.queue[MESSAGES], line.limit_index, line.entries, line.slot_keys
   local field = limit_index > 0 and line.descriptor.limits[limit_index][FIELD]
   local claim_head = pack_claim_head(line.name, line.packed)
   for i, id in ipairs(ids) do
@@ -185,14 +186,14 @@ local function decide_batch(line, ids)
         if requirements.has_shadows then
           shadow()(requirements, now + wait, 1)
         end
-        reply[7], reply[8], reply[9], batch.has_taken = field, row[POSITION] or 0, line.slot_keys, true
+        reply[7], reply[8], reply[9], batch.has_taken = field, row[POSITION] or 0, slot_keys, true
         note_claim(batch, row)
       else
         batch.handed_out = batch.handed_out + 1
       end
       call.taken[#call.taken + 1] = reply
       new_claims[#new_claims + 1] = call.token
-      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, tonumber(line.entries[2 * i]), packed)
+      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, tonumber(entries[2 * i]), packed)
       call.token = call.token + 1
     end
     leaving[#leaving + 1] = id -- also if its row is lost
