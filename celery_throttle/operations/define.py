@@ -138,10 +138,8 @@ def _weight_call(
     context: PlanContext, ref: LimitRef, weight: int, author: Author, lasts_us: int = 0
 ) -> Call:
     """Return the call that sets a weight, or removes it if it is 0."""
-    keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes, keys.own_keys(ref.name)]
-    args = [context.now(), ref.name, keys.field(ref), weight, lasts_us, author.pack()]
-    return Call(script("set_weight"), names, args)
+    args = [context.now(), context.keys.field(ref), weight, lasts_us, author.pack()]
+    return Call(script("set_weight"), context.keys.definitions, args)
 
 
 def check_known(context: PlanContext, ref: LimitRef) -> Plan[None]:
@@ -169,15 +167,13 @@ def put_definitions(
         # It need not be the server's: scripts reply if they need windows of another time.
         now = context.local_time()
     keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes]
     args = [context.now(), mode, lasts_us, (author or Author.of()).pack()]
     for ref, own in zip(refs, limits, strict=True):
-        names += (keys.state(ref), keys.entries(ref), keys.own_keys(ref.name))
         definition = definitions.NO_DEFINITION
         if own is not None:
             definition = definitions.pack(own, now, keys.key_cap(ref.name))
-        args += (ref.name, keys.field(ref), *definition)
-    done, *indexes = yield Call(script("define"), names, args)
+        args += (keys.field(ref), *definition)
+    done, *indexes = yield Call(script("define"), keys.definitions, args)
     if not done:
         refused = indexes[0] - 1
         raise slots_error(refs[refused].name, limits[refused])
@@ -247,10 +243,8 @@ def note_change(
 
     ``subject``: the field of their limit and key, or their fan-out; empty for all tasks.
     """
-    keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes]
     args = [context.now(), action, subject, what, author.pack()]
-    yield Call(script("note_change"), names, args)
+    yield Call(script("note_change"), context.keys.definitions, args)
 
 
 def parse_definition(

@@ -23,9 +23,6 @@ from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call, script
 
-#: With a field or a name behind it, a head of the names of keys.
-_HEAD = LimitRef("", None)
-
 #: Limits and weights that one call checks or changes at most; the server does nothing else
 #: meanwhile.
 PART_SIZE = 200
@@ -130,15 +127,12 @@ def _rules_call(
     **fields: object,
 ) -> Call:
     """Return the call of a step of ``apply_rules.lua``, which describes the fields."""
-    keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes]
-    names += [keys.state(_HEAD), keys.entries(_HEAD), keys.own_keys("")]
     named = {"step": step, "digest": digest, "modified": modified, **fields}
     args: list[Argument] = [context.now(), json.dumps(named)]
     for field, value in rows:
         if isinstance(value, Definition):
             args += (field, *value)
-    return Call(script("apply_rules"), names, args)
+    return Call(script("apply_rules"), context.keys.definitions, args)
 
 
 def _rows_of(context: PlanContext, rules: Rules) -> dict[str, Definition | int]:

@@ -23,7 +23,7 @@ MAX_POLL_INTERVAL_SECONDS = 1.0  # between two claim calls of a worker with a fr
 MIN_WAKEUP_INTERVAL_SECONDS = 0.005  # from the last reply to the poll that a wake-up causes
 RESUBSCRIBE_SECONDS = 0.5  # until a worker that has lost the server subscribes to wake-ups again
 #: Tasks that one claim call claims at most: the server does nothing else meanwhile. Scripts bound
-#: the bytes of tasks that one call reads, see ``batch_bytes.lua``.
+#: the bytes of tasks that one call reads, see ``commands.lua``.
 CLAIM_BATCH_SIZE = 200
 CLAIM_RETRY_SECONDS = 1.0  # until a claim call is repeated to which the server replied an error
 SETTLE_REPORT_SECONDS = 0.020  # how long a settled claim may stay unreported

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -21,7 +20,7 @@ from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES, CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.store import definitions
-from celery_throttle.store.script import source_of
+from celery_throttle.store.script import library
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -70,17 +69,15 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
 
 
 def test_lua_and_python_share_their_constants() -> None:
-    arithmetic, tags = source_of("arithmetic"), source_of("tags")
+    constants = library().constants
     for name, value in (
         ("FARTHEST", MAX_BOOKING_US),
         ("MILLION", MILLION),
         ("MAX_EXACT", duration.MAX_EXACT),
     ):
-        assert re.findall(rf"^local {name} = (\d+)$", arithmetic, re.MULTILINE) == [str(value)]
-    in_lua = dict[str, int]()
-    for names, numbers in re.findall(r"^local ([A-Z_, ]+) = ([\d, ]+)$", tags, re.MULTILINE):
-        in_lua |= zip(names.split(", "), map(int, numbers.split(", ")), strict=True)
-    in_lua["CONCURRENCY"] = in_lua.pop("SLOTS")
+        assert constants[name] == str(value)
+    names = [name.upper().replace("-", "_") for name in definitions.TAGS]
+    in_lua = {name: int(constants[name.replace("CONCURRENCY", "SLOTS")]) for name in names}
     in_python = {name.upper().replace("-", "_"): tag for name, tag in definitions.TAGS.items()}
     assert in_lua == in_python
     assert [name for name, tag in definitions.TAGS.items() if tag <= 4] == list(METERS)

@@ -814,8 +814,9 @@ class TestDefinition:
     def unpacked(self, *limits: Limit, now: int = NOW) -> tuple[list[tuple[int, list[float]]], str]:
         """Return tags and numbers, and the text."""
         packed, text, *_ = self.pack(*limits, now=now)
-        *_, several = struct.unpack_from("<ddB", packed)
-        place, found = 17, list[tuple[int, list[float]]]()
+        *_, several, shadows = struct.unpack_from("<ddBB", packed)
+        assert shadows == 0
+        place, found = 18, list[tuple[int, list[float]]]()
         for _ in range(several):
             tag, count = struct.unpack_from("<BH", packed, place)
             found.append((tag, list(struct.unpack_from(f"<{count}d", packed, place + 3))))

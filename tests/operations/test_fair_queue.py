@@ -28,7 +28,7 @@ LIMITS = {
     "slow": "1/h",
 }
 
-#: How a score in a waiting list goes on after its rank, see ``fair_queue.lua``.
+#: How a score in a waiting list goes on after its rank, see ``waiting_lists.lua``.
 PASS, STRIDE = 2**17, 110880
 
 

@@ -275,7 +275,7 @@ class Both:
                 assert client.zscore(keys.own_keys(ref.name), ref.key) is not None
 
     def weight(self, client: Any, ref: LimitRef) -> int | None:
-        """The weight in force, as `weights.lua` reads it."""
+        """The weight in force, as `records.lua` reads it."""
         found = client.hget(self.limiter.keys.limits, f"weight {self.limiter.keys.field(ref)}")
         own, ends, rules = map(int, (found or b"0 0 0").split())
         is_set = own and not 0 < ends <= self.clock.now

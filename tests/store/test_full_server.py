@@ -38,7 +38,7 @@ from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.define import recheck_waiters, register_missing
 from celery_throttle.operations.fan_outs import outcomes_call
-from celery_throttle.operations.lines import discard
+from celery_throttle.operations.lines import discard, scan_call
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.operations.waiting import (
     WaitingTask,
@@ -285,7 +285,7 @@ def take_from_lines(tour: Tour) -> None:
     first, second, *others = tour.claim("w", 9)
     tour.store.run(quarantine_call(keys, "w", first, "2 gone"))
     tour.store.run(quarantine_call(keys, "w", second, "2 gone"))
-    (cursor, rows) = tour.run("list_quarantined", [keys.quarantine], "0")
+    cursor, *rows = tour.store.run(scan_call(keys.quarantine, "quarantine", "0"))
     assert (cursor, len(rows)) == (b"0", 2)
     quarantined = [row[0] for row in rows]
     tour.run("recall_quarantined", [keys.quarantine, keys.totals()], "", *quarantined)
@@ -293,7 +293,7 @@ def take_from_lines(tour: Tour) -> None:
     tour.claim("w", 0, settled=others, releases=released)
     waiting = sorted(task.decode() for task in client.hkeys(messages))
     assert len(waiting) == 6
-    tour.run("scan_messages", [messages], "0")
+    tour.store.run(scan_call(messages, "messages", "0"))
     assert len(tour.withdraw("w", *waiting)) == 6
     assert tour.store.run(requeue_call(keys, "w", "own", 100, range(tour.token + 1))) == 0
     assert client.hlen(messages) == 6

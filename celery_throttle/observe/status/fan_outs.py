@@ -62,7 +62,7 @@ class Progress:
 
     @classmethod
     def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
-        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds.
+        """Read the record of a fan-out (see ``fan_outs.lua``) at a time in microseconds.
 
         :meta private:
         """

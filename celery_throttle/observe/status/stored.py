@@ -28,7 +28,7 @@ from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_NAME
 
-#: Names of the layers of definitions, by those in ``definition_record.lua``.
+#: Names of the layers of definitions, by those in ``records.lua``.
 _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 
 #: How many limits one call reads.

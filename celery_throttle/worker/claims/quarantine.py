@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.operations.lines import recall_call, scan_call
+from celery_throttle.store.script import Argument
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim, ClaimedTask, Claims
@@ -83,7 +84,7 @@ class Quarantine:
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = store.run(Call(script("list_quarantined"), [keys.quarantine], [cursor]))
+            cursor, *rows = store.run(scan_call(keys.quarantine, "quarantine", cursor))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
@@ -95,8 +96,7 @@ class Quarantine:
                 else:
                     others[queue, label] += 1
             if ids:
-                names = [keys.quarantine, keys.totals()]
-                store.run(Call(script("recall_quarantined"), names, ["", *ids]))
+                store.run(recall_call(keys, ids))
         return others
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:

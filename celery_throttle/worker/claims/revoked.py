@@ -13,8 +13,9 @@ from celery.utils.functional import maybe_list
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
+from celery_throttle.operations.lines import scan_call
 from celery_throttle.operations.waiting import withdraw_call
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import ClaimedTask
@@ -79,9 +80,7 @@ class RevokedTasks:
         for messages in self._call.queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
-                cursor, rows = self._claims.store.run(
-                    Call(script("scan_messages"), [messages], [cursor])
-                )
+                cursor, *rows = self._claims.store.run(scan_call(messages, "messages", cursor))
                 yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break
