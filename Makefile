@@ -67,14 +67,14 @@ package: .venv/.package
 
 # The plots in docs/; the tests check that these commands still give the figures they show.
 plots: .venv/.demo .venv/.plot
-	$(BIN)/celery-throttle simulate edges:100@60s,300s --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --limit "100/m burst 100" --no-memory --plot docs/plots/edges.svg
-	$(BIN)/celery-throttle simulate steady:5/s,180s --limit "100/m" --limit "100/m burst 100" --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --no-memory --plot docs/plots/overload.svg
-	$(BIN)/celery-throttle simulate random:12/s,30s,seed=1 --limit "10/s" --limit "10/s burst 20" --limit "10/s burst 20 using leaky-queue" --limit "10/s using fixed-window" --no-memory --plot docs/plots/random.svg
-	$(BIN)/celery-throttle simulate fanout:1000 --mode wait --duration 0.2s --limit "100/s" --limit "100/s burst 100" --limit "100/s burst 100 using leaky-queue" --limit "100/s using fixed-window" --limit "100/s using sliding-window" --limit "20 at once" --no-memory --plot docs/plots/fanout.svg
+	$(BIN)/celery-throttle simulate edges:100@60s,300s --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --limit "100/m burst 100" --plot docs/plots/edges.svg
+	$(BIN)/celery-throttle simulate steady:5/s,180s --limit "100/m" --limit "100/m burst 100" --limit "100/m using fixed-window" --limit "100/m using sliding-log" --limit "100/m using sliding-window" --limit "100/m using sliding-window parts 6 oldest dropped" --plot docs/plots/overload.svg
+	$(BIN)/celery-throttle simulate random:12/s,30s,seed=1 --limit "10/s" --limit "10/s burst 20" --limit "10/s burst 20 using leaky-queue" --limit "10/s using fixed-window" --plot docs/plots/random.svg
+	$(BIN)/celery-throttle simulate fanout:1000 --mode wait --duration 0.2s --limit "100/s" --limit "100/s burst 100" --limit "100/s burst 100 using leaky-queue" --limit "100/s using fixed-window" --limit "100/s using sliding-window" --limit "20 at once" --plot docs/plots/fanout.svg
 
 # The picture of the demo in the README. It shows a real run: take it on a quiet machine.
-pictures: .venv/.demo
-	$(BIN)/celery-throttle demo --svg docs/pictures/demo.svg
+pictures: .venv/.demo .venv/.plot
+	$(BIN)/celery-throttle demo --plot docs/pictures/demo.svg
 
 # The pictures of the web page in docs/, of a quarter of an hour with real workers. Needs Debian's
 # chromium and chromium-driver.

@@ -28,7 +28,7 @@ LIMITS = dict.fromkeys(("api", "mail", "sms"), "1000000/s burst 1000000")
 
 #: The lines that count: a regular expression, and how many places of the script it is for.
 _FAST_PATH = r" *local totals.*\n *if .*'HINCRBY'(?:.*\n)+? *end\n"
-_CLAIM = r"^ +(?:note_claim|write_claim_totals)\(batch, \w+\)\n"
+_CLAIM = r"^ +(?:note_claim|write_claim_totals)\(batch, [\w.]+\)\n"
 
 
 def run(options: Options) -> Result:

@@ -23,9 +23,7 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle import Throttle
 from celery_throttle.bulk.fan_out import FanOut
-from celery_throttle.observe.forecasts.capacity import Capacity
-from celery_throttle.observe.forecasts.fluid import FluidLine
-from celery_throttle.observe.forecasts.merge import drain_times
+from celery_throttle.observe.forecasts.fluid import Capacity, FluidLine, drain_times
 
 RATE = 50
 
@@ -97,12 +95,12 @@ def _forecast(fan_out: FanOut) -> TimedForecast:
 
 def _computed(count: int, *, keyed: bool) -> Figure:
     chance = random.Random(1)
-    capacities, lines = [Capacity("api", 1000.0)], []
-    for number in range(count):
-        costs = ((0, 1.0), (number + 1, 1.0)) if keyed else ((0, 1.0),)
-        capacities.append(Capacity("tenant", 10.0, chance.random()))
+    api, lines = Capacity("api", 1000.0), []
+    for _ in range(count):
+        tenant = Capacity("tenant", 10.0, chance.random())
+        costs = ((api, 1.0), (tenant, 1.0)) if keyed else ((api, 1.0),)
         lines.append(FluidLine(chance.randrange(1, 5000), costs))
     began = time.perf_counter()
-    drain_times(lines, capacities)
+    drain_times(lines)
     name = f"{count:,} lines at one limit{', each with one of its own' if keyed else ''}"
     return Figure(name, "s", time.perf_counter() - began)

@@ -14,7 +14,7 @@ from benchmarks.parking import park_at_each
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage
 from celery_throttle import Limiter
-from celery_throttle.observe.report.records import record_totals
+from celery_throttle.observe.status.records import record_totals
 from celery_throttle.testing import ManualClock
 from celery_throttle.web import create_app
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.bulk.removal import removals
+from celery_throttle.bulk.removal import remove
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount, count_waiting
 from celery_throttle.bulk.removal.handle import ThrottleHandle
+from celery_throttle.bulk.removal.remove import ReportProgress
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike, parse_definitions
@@ -19,19 +21,17 @@ from celery_throttle.operations.author import Author
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import Run, current_run, declare_units_field
-from celery_throttle.tasks.send_check import CheckedSend
 from celery_throttle.tasks.settings import Spec, check_lease
-from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task import CheckedSend, ThrottledTask
+from celery_throttle.tasks.task_limits import read_templates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery.canvas import Signature
 
+    from celery_throttle.bulk.capture import LinePublisher
     from celery_throttle.bulk.fan_out import FanOut
-    from celery_throttle.bulk.line_publisher import LinePublisher
-    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
-    from celery_throttle.bulk.removal.remove import ReportProgress
 
 
 class Throttle(AppLimits):
@@ -102,6 +102,7 @@ class Throttle(AppLimits):
         outage_grace: float | None = None,
         rules: str | os.PathLike[str] | None = None,
     ) -> None:
+        given = dict(locals())  # the settings, by name
         if not isinstance(app, Celery):
             raise ConfigurationError(
                 f"Throttle({shown(app)}): give it the app itself, as in "
@@ -109,29 +110,14 @@ class Throttle(AppLimits):
             )
         if hasattr(app, "throttle"):
             raise ConfigurationError(f"app {app.main!r} has a Throttle already: app.throttle")
-        given = {
-            "limits": limits,
-            "routes": routes,
-            "enabled": enabled,
-            "url": url,
-            "prefix": prefix,
-            "lease": lease,
-            "timeout": timeout,
-            "checks": checks,
-            "waiting": waiting,
-            "publish": publish,
-            "replicas": replicas,
-            "outage_workers": outage_workers,
-            "outage_grace": outage_grace,
-            "rules": rules,
-        }
         super().__init__(app, given)
         if limits is not None:
             parse_definitions(limits)
         if lease is not None:
-            check_lease(lease)
+            check_lease("lease", lease)
         if limits is not None and routes is not None:
-            self.check_routes()
+            for pattern, spec in self.settings.routes.items():
+                read_templates(spec, self.limits, f"throttle_routes[{pattern!r}]")
         declare_units_field()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one
@@ -160,7 +146,7 @@ class Throttle(AppLimits):
 
     @cached_property
     def _line_publisher(self) -> LinePublisher:
-        from celery_throttle.bulk.line_publisher import LinePublisher  # noqa: PLC0415  # see fan_out
+        from celery_throttle.bulk.capture import LinePublisher  # noqa: PLC0415  # see fan_out
 
         return LinePublisher(self)
 
@@ -171,7 +157,6 @@ class Throttle(AppLimits):
         *,
         max_waiting: int | None = None,
         keep: float = 86_400.0,
-        bar: bool = False,
     ) -> FanOut:
         """Put many tasks straight into their lines, and return a handle to follow them.
 
@@ -193,8 +178,6 @@ class Throttle(AppLimits):
                 while ``max-waiting`` or ``max-keys`` of a limit leaves no room.
             keep: Seconds for which the record of the fan-out is kept once none of its tasks waits,
                 60 or more; default a day. After that, its name is free.
-            bar: Whether to show a progress bar on the terminal (standard error) during the call.
-                Default False. It needs the extra ``bar``.
 
         Returns:
             The :class:`~celery_throttle.bulk.fan_out.handle.FanOut`.
@@ -219,9 +202,9 @@ class Throttle(AppLimits):
                 job = throttle.fan_out(tasks, name="reminders-2026-11-22")
         """
         # Of a higher layer, which most apps do not need.
-        from celery_throttle.bulk.fan_out.start import fan_out  # noqa: PLC0415
+        from celery_throttle.bulk.fan_out.publisher import fan_out  # noqa: PLC0415
 
-        return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep, bar=bar)
+        return fan_out(self, signatures, name, max_waiting=max_waiting, keep=keep)
 
     def fan_out_named(self, name: str) -> FanOut:
         """Return the handle of a fan-out that this or another process has begun.
@@ -245,7 +228,7 @@ class Throttle(AppLimits):
         Raises:
             StoreUnavailableError: The server cannot be reached.
         """
-        return removals.count_waiting(self, None)
+        return count_waiting(self, None)
 
     def drain_all(
         self,
@@ -264,7 +247,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return removals.send_to_broker(self, None, None, Author.of(by, reason), progress)
+        return remove.send_to_broker(self, None, None, Author.of(by, reason), progress)
 
     def move_all(
         self,
@@ -284,7 +267,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return removals.send_to_broker(self, None, queue, Author.of(by, reason), progress)
+        return remove.send_to_broker(self, None, queue, Author.of(by, reason), progress)
 
     def drop_all(
         self,
@@ -302,7 +285,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return removals.drop(self, None, reason, by, progress)
+        return remove.drop(self, None, reason, by, progress)
 
     def purge(self, queues: Iterable[str] | None = None) -> int:
         """Discard the messages of queues at the broker, and the tasks in the lines of these queues.
@@ -321,7 +304,7 @@ class Throttle(AppLimits):
                 stays discarded. The errors of the broker's client are raised unchanged.
         """
         names = self.app.amqp.queues if queues is None else queues
-        return removals.purge(self, dict.fromkeys(names))
+        return remove.purge(self, dict.fromkeys(names))
 
     def current_run(self) -> Run | None:
         """Return the run of a task of the app that makes this call, if it may step out.

@@ -187,11 +187,8 @@ class WaitTooLongError(Throttled):
     """A task would have to wait longer than its ``throttle_max_wait``.
 
     Attributes:
-        limit: See :class:`Throttled`.
-        key: See :class:`Throttled`.
         retry_after: The expected wait in seconds.
         max_wait: The seconds that the task may wait.
-        paused: See :class:`Throttled`.
     """
 
     def __init__(
@@ -214,8 +211,6 @@ class QueueFullError(Throttled):
     """The lines of a limit hold ``max-waiting`` tasks, or the queue of a ``leaky-queue`` is full.
 
     Attributes:
-        limit: See :class:`Throttled`.
-        key: See :class:`Throttled`.
         retry_after: None, because the time is unknown.
         max_waiting: The number of tasks that may wait; None for the queue of a ``leaky-queue``.
     """
@@ -240,8 +235,6 @@ class KeysFullError(Throttled):
     """``max-keys`` other keys are in use, so there is no room for the key of a task.
 
     Attributes:
-        limit: See :class:`Throttled`.
-        key: See :class:`Throttled`.
         retry_after: Seconds until the first of these keys is no longer in use, or 1 if all of them
             have waiting tasks. None if the task names more keys than may ever be in use at once.
         max_keys: The number of keys that may be in use.

@@ -33,7 +33,6 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 # Names that signatures show in place of unions; docs/reference/api/values.md explains them.
 autodoc_type_aliases = {
-    "ByRequest": "celery_throttle.inbound.rules.KeyFunction",
     "CallCost": "celery_throttle.clients.guard.CallCost",
     "CallFunction": "celery_throttle.limits.requirement.CallFunction",
     "Cost": "celery_throttle.limits.cost.Cost",
@@ -64,7 +63,7 @@ nitpick_ignore_regex = [
     # What Limiter and Throttle share, for annotations; their pages show its methods.
     (
         r"py:class",
-        r"celery_throttle\.(limiter\.core\.LimiterCore|observe\.metrics\.source\.Observed)",
+        r"celery_throttle\.(limiter\.core\.LimiterCore|observe\.metrics\.table\.Observed)",
     ),
 ]
 

@@ -32,12 +32,15 @@ class End:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         loop = self._loop
+        method: Callable[..., Any] = getattr(self._target, name)
+        twin = getattr(self._target, f"a{name}", None)
         if loop is None or name == "slot":
-            method: Callable[..., Any] = getattr(self._target, name)
             return method
-        return lambda *args, **options: loop.run_until_complete(
-            getattr(self._target, f"a{name}")(*args, **options)
-        )
+        if twin is None:
+            return lambda *args, **options: loop.run_until_complete(
+                asyncio.to_thread(method, *args, **options)
+            )
+        return lambda *args, **options: loop.run_until_complete(twin(*args, **options))
 
     @contextmanager
     def hold(self, slot: Slot) -> Iterator[Decision]:

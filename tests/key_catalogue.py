@@ -72,7 +72,7 @@ SCRIPT_GROUPS: Mapping[str, str] = {
     "definition scripts": "apply_rules, define, set_weight",
     "pause scripts": "learn, pause, reset, resume",
     "fan-out scripts": (
-        "cancel, claim, discard, discard_quarantined, enlist, list_results, pause_fan_out, "
+        "cancel, claim, discard, enlist, list_results, pause, "
         "recall_quarantined, record_outcomes, requeue, resume, withdraw, withdraw_lines"
     ),
 }
@@ -97,7 +97,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.ALWAYS,
             "a year after the last change",
-            f"{_DEFINE}, {_PAUSE}, note_change, pause_fan_out".replace("learn, ", ""),
+            f"{_DEFINE}, {_PAUSE}, note_change".replace("learn, ", ""),
             (_KEYS.changes, "stream", "change log: the last 1,000 changes"),
         ),
         *_kinds(
@@ -278,7 +278,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.WITH_LAST_TASK,
             "",
-            "discard_quarantined, quarantine, recall_quarantined, withdraw_quarantined",
+            "quarantine, recall_quarantined, withdraw_quarantined",
             (_KEYS.quarantine, "hash", "packed tasks in quarantine, by task id"),
         ),
         *_kinds(
@@ -310,7 +310,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.ALWAYS,
             "a day after the last heartbeat",
-            "discard, heartbeat",
+            "heartbeat",
             (
                 _KEYS.consumed_queues,
                 "zset",

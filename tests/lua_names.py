@@ -23,15 +23,9 @@ _PACKAGE = Path(celery_throttle.__file__).parent
 
 
 def script_names() -> list[str]:
-    """Return the names of all scripts, without included files."""
+    """Return the names of all scripts."""
     files = _PACKAGE.glob("store/scripts/*/*.lua")
     return sorted(file.stem for file in files if file.parent.name != "lib")
-
-
-def include_names() -> list[str]:
-    """Return the names of all included files."""
-    files = (*_PACKAGE.glob("store/scripts/lib/**/*.lua"), *_PACKAGE.glob("algorithms/*.lua"))
-    return sorted(file.stem for file in files)
 
 
 @dataclass

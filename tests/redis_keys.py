@@ -35,7 +35,6 @@ This page lists every key and every channel that the package uses, with the defa
 * "Packed" means MessagePack or a binary structure. The files in `celery_throttle/store/scripts/` describe each format.
 * The column *expires* says when Redis deletes the key. A key that never expires holds tasks or definitions.
 * The column *written by* names the scripts that create, change or delete a key of this kind. For a fan-out, it lists the scripts for all of its keys together. In addition, every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
-* `celery-throttle demo` uses a random prefix of its own, and deletes all its keys at the end.
 
 The same groups of scripts write several kinds of keys:
 

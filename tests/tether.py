@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from celery_throttle.testing.processes import TETHER
+from celery_throttle.testing.server import TETHER
 
 
 class Child(Protocol):

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from celery_throttle.algorithms.adaptive import Adaptive
-from celery_throttle.algorithms.meters import Gcra, LeakyBucket, LeakyQueue, TokenBucket
-from celery_throttle.algorithms.sliding_log import SlidingLog
+from celery_throttle.algorithms.meters import LeakyQueue, Meter
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import State, is_ahead
-from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
+from celery_throttle.algorithms.windows import FixedWindow, SlidingLog, SlidingWindow
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES
 from celery_throttle.limits.limit import Limit, Limits
@@ -21,9 +20,9 @@ from celery_throttle.limits.rate import Rate
 
 #: The class of the state of each algorithm.
 STATE_CLASSES: Mapping[str, type[State]] = {
-    "gcra": Gcra,
-    "token-bucket": TokenBucket,
-    "leaky-bucket": LeakyBucket,
+    "gcra": Meter,
+    "token-bucket": Meter,
+    "leaky-bucket": Meter,
     "leaky-queue": LeakyQueue,
     "fixed-window": FixedWindow,
     "sliding-log": SlidingLog,

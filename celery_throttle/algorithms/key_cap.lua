@@ -1,6 +1,5 @@
 -- key_cap.lua: which keys of a limit are in use, where `max-keys` bounds their number.
--- uses: clock, arithmetic
--- Twin: `key_cap.py`. The key cap of a name is a zset: `entries` of a key, which identify the key -> until when (us)
+-- Twin: `memory.py`. The key cap of a name is a zset: `entries` of a key, which identify the key -> until when (us)
 -- anything of the key is in use, plus LINE_UNIT for each line that holds tasks of the key.
 
 local LINE_UNIT = 2 * MAX_EXACT

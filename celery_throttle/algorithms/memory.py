@@ -1,47 +1,58 @@
-"""All that the server does with limits, in the memory of one process.
+"""Limits in the memory of one process, decided as on the server.
 
-To the decisions of :mod:`.local` this adds pauses, caps on keys (``max-keys``), settled
-reservations, released slots, and feedback. A limiter without a server decides with it, and the
-tests compare the scripts on the server with it.
+A limiter without a server decides with it, a worker does during an outage, and so do simulations.
+The tests compare the scripts on the server with it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from celery_throttle.algorithms.adaptive import Adaptive
-from celery_throttle.algorithms.definition import States, adopt
-from celery_throttle.algorithms.key_cap import KeyCap
-from celery_throttle.algorithms.local import LimitCheck, LocalLimits, LocalReservation
+from celery_throttle.algorithms.decision import LimitCheck, decide
+from celery_throttle.algorithms.definition import Definition, States, adopt
 from celery_throttle.algorithms.slots import Slots
-from celery_throttle.algorithms.state import Mark, State, is_ahead
+from celery_throttle.algorithms.state import Mark, is_ahead
+from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import ENDLESS_US, MICROSECONDS, pause_to_seconds, to_us
+from celery_throttle.limits.duration import ENDLESS_US, pause_to_seconds, to_us
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limit, Limits
+from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
 from celery_throttle.limits.rate import MAX_UNITS
-from celery_throttle.limits.requirement import LimitsLike, find_strictest, too_many_keys_error
+from celery_throttle.limits.requirement import (
+    LimitsLike,
+    check_same_kind,
+    find_strictest,
+    parse_limits,
+    too_many_keys_error,
+)
 
 #: The largest actual cost of a reservation that counts; a server is sent no larger one.
 _MAX_ACTUAL = (MAX_UNITS + 1) * MILLION
-
 
 #: States and pauses that :meth:`MemoryLimits.forget_idle` checks: more than one operation adds.
 _CHECKED_PER_CALL = 2
 
 
-class Pause(NamedTuple):
-    """A pause of a name, or of one key of it. Twin: ``pauses.lua``.
+class LocalTake(NamedTuple):
+    """A take, as it is needed to settle it."""
 
-    Attributes:
-        until: when it ends, in microseconds.
-        written: when it was written.
-    """
+    cost: int
+    since: int  #: when its definition came into force
+    marks: tuple[Mark, ...]  #: of each limit
+
+
+#: The takes of one request.
+LocalReservation = Mapping[LimitRef, LocalTake]
+
+
+class Pause(NamedTuple):
+    """A pause of a name, or of one key of it, in microseconds. Twin: ``pauses.lua``."""
 
     until: int
     written: int
@@ -53,36 +64,44 @@ class Pause(NamedTuple):
         return Pause(self.until - self.written + now, now)
 
 
-class MemoryLimits(LocalLimits):
-    """Limits in the memory of one process, with all that the server does. Not thread-safe."""
+class MemoryLimits:
+    """Limits in the memory of one process, with all that the server does. Not thread-safe.
+
+    Args:
+        limits: name to limits, as text or :class:`Limit`, one or several.
+
+    Attributes:
+        refusing: the limit and key that refused the last request, if one did.
+        ends: when definitions end, in microseconds. The caller removes them then.
+    """
 
     def __init__(self, limits: Mapping[str, LimitsLike] | None = None) -> None:
-        self._key_caps: defaultdict[str, KeyCap] = defaultdict(KeyCap)
+        self.refusing: LimitRef | None = None
+        self.ends: dict[LimitRef, int] = {}
+        self._definitions: dict[LimitRef, Definition] = {}
+        self._states: OrderedDict[LimitRef, States] = OrderedDict()
         self._pauses: OrderedDict[LimitRef, Pause] = OrderedDict()
+        #: By name: its keys, and until when units or slots of each are in use. For ``max-keys``.
+        self._used_keys: defaultdict[str, dict[str, int]] = defaultdict(dict)
         #: The highest number of a lease among the states that were forgotten.
         self._last_slot = 0
-        #: When definitions end, in microseconds. The caller removes them then.
-        self.ends: dict[LimitRef, int] = {}
-        super().__init__(limits)
+        for name, written in (limits or {}).items():
+            self.define(LimitRef(name, None), written, 0)
 
     def define(self, ref: LimitRef, written: LimitsLike, now: int) -> None:
+        """Define the limits of a name, or of one key of it; units in use stay in use."""
+        limits = parse_limits(written, ref.name)
+        old = self._find_definition(ref)
+        if old is None:
+            self._definitions[ref] = Definition(limits, now, now)
+            return
+        check_same_kind(ref.name, limits, old.limits)
+        definition = self._definitions[ref] = old.replace_limits(limits, now)
         before = self._states.get(ref)
-        super().define(ref, written, now)
-        if self._states.get(ref) != before:
-            self._note_use(ref, now)
-
-    def knows(self, name: str) -> bool:
-        """Whether a name, or any key of it, is defined."""
-        return any(ref.name == name for ref in self._definitions)
-
-    def names(self) -> list[str]:
-        """Return the names of all limits that are defined."""
-        return list({ref.name: None for ref in self._definitions})
-
-    def limits_of(self, ref: LimitRef) -> Limits | None:
-        """Return the limits in force of a name, or of one key of it."""
-        definition = self._find_definition(ref)
-        return None if definition is None else definition.limits
+        if before is not None:
+            states, _ = adopt(definition, before, now)
+            if states != before:
+                self._store(ref, states, now)
 
     def undefine(self, ref: LimitRef, default: LimitsLike | None, now: int) -> None:
         """Define a name as ``default``; None: remove its definition, or that of one key."""
@@ -96,6 +115,152 @@ class MemoryLimits(LocalLimits):
             now_in_force = own.replace_limits(whole.limits, now)
             states, _ = adopt(now_in_force, self._states[ref], now)
             self._states[ref] = tuple(replace(state, since=whole.since) for state in states)
+
+    def names(self) -> list[str]:
+        """Return the names of all limits that are defined, alone or for a key."""
+        return list({ref.name: None for ref in self._definitions})
+
+    def limits_of(self, ref: LimitRef) -> Limits:
+        """Return the limits in force of a name, or of one key of it; none if it is not defined."""
+        definition = self._find_definition(ref)
+        return () if definition is None else definition.limits
+
+    def use_up(self, ref: LimitRef, now: int) -> None:
+        """Take the full burst of one name and key, except slots, as if nothing were in use."""
+        definition = self._definition(ref)
+        empty, _ = adopt(definition, None, now)
+        self._states[ref] = tuple(
+            state if isinstance(state, Slots) else state.fill(limit, limit.burst * MILLION, now)
+            for state, limit in zip(empty, definition.limits, strict=True)
+        )
+
+    def acquire(
+        self,
+        costs: Mapping[LimitRef, Cost],
+        now: int,
+        *,
+        take: bool = True,
+        max_delay: int | None = None,
+    ) -> Decision:
+        """Take the cost of each from all its limits, or nothing from any.
+
+        ``max_delay``: the longest delay, in microseconds, that is accepted of a leaky-queue.
+
+        Raises:
+            CostError: a cost can never pass.
+            UnknownLimitError: a limit is not defined.
+        """
+        if not costs:
+            raise LimitValueError("no limit was named; allowed: one or more")
+        checks: list[LimitCheck] = []
+        for ref, cost in costs.items():
+            for limit in self._definition(ref).limits:
+                amount = limit.check_cost(cost, ref.name, allow_zero=not take)
+            checks += self._check(ref, amount, now, max_delay)
+        return self._decide(self._block(checks, now), now, take=take)
+
+    def peek(self, costs: Mapping[LimitRef, Cost], now: int) -> Decision:
+        """Return the decision of :meth:`acquire`, and take nothing. Costs may be 0."""
+        return self.acquire(costs, now, take=False)
+
+    def acquire_up_to(self, refs: Iterable[LimitRef], most: Cost, now: int) -> Decision:
+        """Take the units that all limits have, at most ``most``; whole units if that is whole."""
+        wanted = to_millionths(most, allow_zero=True)
+        checks = [check for ref in refs for check in self._check(ref, wanted, now)]
+        checks = self._block(checks, now)
+        granted = min(wanted, *(check.remaining_and_reset(now)[0] for check in checks))
+        if wanted % MILLION == 0:
+            granted -= granted % MILLION
+        # If nothing is available, the decision is the refusal of one unit.
+        cost = granted or min(wanted, MILLION)
+        checks = [check._replace(cost=cost) for check in checks]
+        return self._decide(checks, now, take=wanted > 0)
+
+    def delay(self, refs: Iterable[LimitRef], now: int) -> int:
+        """Return the microseconds until a request that is admitted now may start."""
+        return max(check.delay(now) for ref in refs for check in self._check(ref, 0, now))
+
+    def reserve(self, costs: Mapping[LimitRef, Cost], now: int) -> LocalReservation | None:
+        """Take as :meth:`acquire`; return the takes, to settle or to renew. None: refused."""
+        return self.last_takes(costs) if self.acquire(costs, now) else None
+
+    def last_takes(self, costs: Mapping[LimitRef, Cost]) -> LocalReservation:
+        """Return the takes of a request that has just been allowed."""
+        return {
+            ref: LocalTake(
+                to_millionths(cost),
+                self._states[ref][0].since,
+                tuple(state.mark() for state in self._states[ref]),
+            )
+            for ref, cost in costs.items()
+        }
+
+    def settle(
+        self, reservation: LocalReservation, actual: Mapping[LimitRef, Cost], now: int
+    ) -> None:
+        """Refund what was reserved too much, or charge what was reserved too little.
+
+        If the limits have changed since, nothing is refunded, and a debt counts as taken now.
+        """
+        for ref, take in reservation.items():
+            worth = min(to_millionths(actual[ref], allow_zero=True), _MAX_ACTUAL)
+            checks = self._check(ref, 0, now)
+            same = checks[0].state.since == take.since and len(checks) == len(take.marks)
+            if worth > take.cost or (worth < take.cost and same):
+                marks = take.marks if same else (Mark(0),) * len(checks)
+                settled = tuple(
+                    check.state.settle(check.limit, mark, take.cost, worth, now)
+                    for check, mark in zip(checks, marks, strict=True)
+                )
+                if any(one is not check.state for one, check in zip(settled, checks, strict=True)):
+                    self._store(ref, settled, now)
+
+    def learn(self, refs: Iterable[LimitRef], feedback: Feedback, now: int) -> int:
+        """Apply feedback; return the microseconds for which all of the limits must stop.
+
+        If the API says that less of its quota is left than of a limit, the difference counts as
+        taken by another client.
+        """
+        took, stop = to_us(feedback.took), 0
+        for ref in refs:
+            checks = self._check(ref, 0, now)
+            states = []
+            for check in checks:
+                state = check.state
+                if isinstance(state, Adaptive):
+                    state, own = state.learn(check.limit, now, took, refused=feedback.refused)
+                    stop = max(stop, own)
+                learned = check._replace(state=state)
+                states.append(learned.tighten(feedback.left_of(ref.name), now))
+            if any(one is not check.state for one, check in zip(states, checks, strict=True)):
+                self._store(ref, tuple(states), now)
+            if feedback.refused and not any(isinstance(state, Adaptive) for state in states):
+                stop = max(stop, to_us(DEFAULT_STOP_SECONDS))
+        return stop if feedback.stop is None else to_us(feedback.stop)
+
+    def renew(self, reservation: LocalReservation, lease: int, now: int) -> None:
+        """Renew the leases of reserved slots for ``lease`` microseconds from now."""
+        self._change_slots(reservation, lambda state, mark: state.renew(mark, lease, now))
+        for ref in reservation:
+            used = self._used_keys[ref.name]
+            for state in self._states.get(ref, ()):
+                if isinstance(state, Slots) and state.leases and ref.key in used:
+                    used[ref.key] = max(used[ref.key], state.leases[-1].until)
+
+    def release(self, reservation: LocalReservation) -> None:
+        """Release reserved slots."""
+        self._change_slots(reservation, lambda state, mark: state.release(mark))
+
+    def _change_slots(
+        self, reservation: LocalReservation, change: Callable[[Slots, Mark], Slots]
+    ) -> None:
+        for ref in reservation.keys() & self._states.keys():
+            states = self._states[ref]
+            marks = dict(zip(states, reservation[ref].marks, strict=False))
+            self._states[ref] = tuple(
+                change(state, marks[state]) if isinstance(state, Slots) else state
+                for state in states
+            )
 
     def pause(self, ref: LimitRef, us: int | None, now: int) -> int:
         """Pause a name, or one key of it; None: until it is resumed. Never shortens a pause.
@@ -123,168 +288,7 @@ class MemoryLimits(LocalLimits):
             self._states[ref] = tuple(slots if isinstance(one, Slots) else one for one in empty)
             if slots.leases:
                 return
-        self._key_caps[ref.name].forget(str(ref.key))
-
-    def delay(self, refs: Iterable[LimitRef], now: int) -> int:
-        """Return the microseconds until a request that is admitted now may start."""
-        return max(check.delay(now) for ref in refs for check in self._check(ref, 0, now))
-
-    def acquire_up_to(self, refs: Iterable[LimitRef], most: Cost, now: int) -> Decision:
-        """Take the units that all limits have, at most ``most``; whole units if that is whole."""
-        wanted = to_millionths(most, allow_zero=True)
-        checks = [check for ref in refs for check in self._check(ref, wanted, now)]
-        waits = self._blocking_waits(checks, now)
-        granted = min(wanted, *(_remaining(check, waits, now)[0] for check in checks))
-        if wanted % MILLION == 0:
-            granted -= granted % MILLION
-        # If nothing is available, the decision is the refusal of one unit.
-        cost = granted or min(wanted, MILLION)
-        checks = [check._replace(cost=cost) for check in checks]
-        return self._conclude(checks, now, take=wanted > 0)
-
-    def settle(
-        self, reservation: LocalReservation, actual: Mapping[LimitRef, Cost], now: int
-    ) -> None:
-        """Refund what was reserved too much, or charge what was reserved too little.
-
-        If the limits have changed since, nothing is refunded, and a debt counts as taken now.
-        """
-        for ref, take in reservation.items():
-            worth = min(to_millionths(actual[ref], allow_zero=True), _MAX_ACTUAL)
-            checks = self._check(ref, 0, now)
-            same = checks[0].state.since == take.since and len(checks) == len(take.marks)
-            if worth > take.cost or (worth < take.cost and same):
-                marks = take.marks if same else (Mark(0),) * len(checks)
-                settled = tuple(
-                    check.state.settle(check.limit, mark, take.cost, worth, now)
-                    for check, mark in zip(checks, marks, strict=True)
-                )
-                if any(one is not check.state for one, check in zip(settled, checks, strict=True)):
-                    self._states[ref] = settled
-                    self._note_use(ref, now)
-
-    def renew(self, reservation: LocalReservation, lease: int, now: int) -> None:
-        super().renew(reservation, lease, now)
-        for ref in reservation:
-            for state in self._states.get(ref, ()):
-                if isinstance(state, Slots) and state.leases:
-                    self._key_caps[ref.name].renew(str(ref.key), state.leases[-1].until)
-
-    def release(self, reservation: LocalReservation) -> None:
-        """Release reserved slots."""
-        self._change_slots(
-            reservation,
-            lambda state, mark: replace(
-                state, leases=tuple(one for one in state.leases if one.number != mark.value)
-            ),
-        )
-
-    def learn(self, refs: Iterable[LimitRef], feedback: Feedback, now: int) -> int:
-        """Apply feedback; return the microseconds for which all of the limits must stop.
-
-        If the API says that less of its quota is left than of a limit, the difference counts as
-        taken by another client.
-        """
-        took, stop = to_us(feedback.took), 0
-        for ref in refs:
-            checks = self._check(ref, 0, now)
-            states = []
-            for check in checks:
-                state, own_stop = check.state, 0
-                if isinstance(state, Adaptive):
-                    state, own_stop = state.learn(check.limit, now, took, refused=feedback.refused)
-                stop = max(stop, own_stop)
-                states.append(_tighten(check.limit, state, feedback.left_of(ref.name), now))
-            if any(one is not check.state for one, check in zip(states, checks, strict=True)):
-                self._states[ref] = tuple(states)
-                self._note_use(ref, now)
-            if feedback.refused and not any(isinstance(state, Adaptive) for state in states):
-                stop = max(stop, to_us(DEFAULT_STOP_SECONDS))
-        return stop if feedback.stop is None else to_us(feedback.stop)
-
-    def _conclude(self, checks: Sequence[LimitCheck], now: int, *, take: bool = True) -> Decision:
-        blocking = self._blocking_waits(checks, now)
-        if not blocking:
-            decision = super()._conclude(checks, now, take=take)
-            for ref in {check.ref for check in checks if decision and take}:
-                self._note_use(ref, now)
-            return decision
-        waits = [max(self._wait(check, now), blocking.get(check.ref, 0)) for check in checks]
-        wait = max(waits)
-        bottleneck = checks[waits.index(wait)]
-        self.refusing = bottleneck.ref
-        decision = Decision(
-            allowed=False,
-            burst=bottleneck.limit.burst,
-            remaining=_remaining(bottleneck, blocking, now)[0] // MILLION,
-            retry_after=wait / MICROSECONDS,
-            reset_after=max(_remaining(one, blocking, now)[1] for one in checks) / MICROSECONDS,
-            limited_by=bottleneck.ref.name,
-        )
-        pause = self._pause_left(bottleneck.ref, now)
-        return decision.with_pause(pause_to_seconds(pause)) if pause else decision
-
-    def _wait(self, check: LimitCheck, now: int) -> int:
-        """Return the microseconds to wait for one of the limits, or for others in its place."""
-        wait, ref = super()._wait(check, now), check.ref
-        end = self.ends.get(ref if ref in self._definitions else LimitRef(ref.name, None))
-        return wait if end is None else min(wait, end - now)
-
-    def _pause_left(self, ref: LimitRef, now: int) -> int:
-        """Return the microseconds for which a name, or this key of it, is paused."""
-        paused = {LimitRef(ref.name, None), ref} & self._pauses.keys()
-        return max([0, *(self._pauses[one].until - now for one in paused)])
-
-    def _blocking_waits(self, checks: Sequence[LimitCheck], now: int) -> dict[LimitRef, int]:
-        """Return the microseconds for which a pause or the cap on keys blocks any request."""
-        capped = self._key_cap_waits(checks, now)
-        refs = {check.ref for check in checks}
-        waits = {ref: max(self._pause_left(ref, now), capped.get(ref, 0)) for ref in refs}
-        return {ref: wait for ref, wait in waits.items() if wait}
-
-    def _key_cap_waits(self, checks: Sequence[LimitCheck], now: int) -> dict[LimitRef, int]:
-        """Return the keys that the cap excludes, and microseconds until one may be used."""
-        new: Counter[str] = Counter()
-        waits = {}
-        for ref in dict.fromkeys(check.ref for check in checks):
-            most, cap = self._max_keys(ref), self._key_caps[ref.name]
-            if ref.key is None or most is None or cap.has(ref.key, now):
-                continue
-            own = [check for check in checks if check.ref == ref]
-            if any(check.state.remaining_and_reset(check.limit, now)[1] for check in own):
-                continue
-            new[ref.name] += 1
-            if new[ref.name] > most:
-                raise too_many_keys_error(ref.name, most)
-            waits[ref] = cap.wait(new[ref.name], most, now)
-        return waits
-
-    def _max_keys(self, ref: LimitRef) -> int | None:
-        return find_strictest(limit.max_keys for limit in self._definition(ref).limits)
-
-    def _note_use(self, ref: LimitRef, now: int) -> None:
-        """Record for the cap on keys that the state of a key was written."""
-        if ref.key is not None and self._max_keys(ref):
-            pairs = zip(self._states[ref], self._definition(ref).limits, strict=True)
-            until = now + max(state.remaining_and_reset(limit, now)[1] for state, limit in pairs)
-            self._key_caps[ref.name].use(ref.key, until, now)
-
-    def _check(self, ref: LimitRef, cost: int, now: int) -> list[LimitCheck]:
-        for paused in {LimitRef(ref.name, None), ref} & self._pauses.keys():
-            self._pauses[paused] = self._pauses[paused].follow_clock(now)
-        before = self._states.get(ref)
-        checks = super()._check(ref, cost, now)
-        if self._states.get(ref) is not before:
-            self._note_use(ref, now)
-        if before is None:
-            return [self._with_new_numbers(check) for check in checks]
-        return checks
-
-    def _with_new_numbers(self, check: LimitCheck) -> LimitCheck:
-        """Return the check of a limit that has no state, in which no number of a lease recurs."""
-        if isinstance(check.state, Slots):
-            return check._replace(state=replace(check.state, number=self._last_slot))
-        return check
+        self._used_keys[ref.name].pop(str(ref.key), None)
 
     def forget_idle(self, now: int) -> None:
         """Forget what no longer matters of the states and pauses that were checked longest ago.
@@ -311,17 +315,86 @@ class MemoryLimits(LocalLimits):
         pairs = zip(adopted, definition.limits, strict=True)
         return is_changed or any(state.matters(limit, now) for state, limit in pairs)
 
+    def _find_definition(self, ref: LimitRef) -> Definition | None:
+        own = self._definitions.get(ref)
+        return own or self._definitions.get(LimitRef(ref.name, None))
 
-def _remaining(check: LimitCheck, blocking: Mapping[LimitRef, int], now: int) -> tuple[int, int]:
-    """Return the amount that could pass now, and microseconds until nothing is in use."""
-    amount, reset = check.state.remaining_and_reset(check.limit, now)
-    wait = blocking.get(check.ref, 0)
-    return (0, max(wait, reset)) if wait else (amount, reset)
+    def _definition(self, ref: LimitRef) -> Definition:
+        definition = self._find_definition(ref)
+        if definition is None:
+            known = ", ".join(sorted(map(repr, self.names()))) or "none"
+            raise UnknownLimitError(f"limit {shown(ref.name)} is not defined; allowed: {known}")
+        return definition
 
+    def _check(
+        self, ref: LimitRef, cost: int, now: int, max_delay: int | None = None
+    ) -> list[LimitCheck]:
+        """Return the limits of a name and key as they are now."""
+        for paused in {LimitRef(ref.name, None), ref} & self._pauses.keys():
+            self._pauses[paused] = self._pauses[paused].follow_clock(now)
+        definition, before = self._definition(ref), self._states.get(ref)
+        states, changed = adopt(definition, before, now)
+        if changed:
+            self._store(ref, states, now)
+        if before is None:  # so that no number of a lease recurs
+            states = tuple(
+                replace(state, number=self._last_slot) if isinstance(state, Slots) else state
+                for state in states
+            )
+        end = self.ends.get(ref if ref in self._definitions else LimitRef(ref.name, None))
+        ends_in = None if end is None else end - now
+        return [
+            LimitCheck(ref, limit, state, cost, max_delay, ends_in)
+            for limit, state in zip(definition.limits, states, strict=True)
+        ]
 
-def _tighten(limit: Limit, state: State, left: int | None, now: int) -> State:
-    """Return the state with at most ``left`` units remaining."""
-    own, _ = state.remaining_and_reset(limit, now)
-    if left is None or isinstance(state, Slots) or own <= left * MILLION:
-        return state
-    return state.take(limit, own - left * MILLION, now, now)
+    def _decide(self, checks: Sequence[LimitCheck], now: int, *, take: bool = True) -> Decision:
+        decision, after, self.refusing = decide(checks, now, take=take)
+        if decision and take:
+            for ref in dict.fromkeys(check.ref for check in after):
+                self._store(ref, tuple(check.state for check in after if check.ref == ref), now)
+        pause = self._pause_left(self.refusing, now) if self.refusing else 0
+        return decision.with_pause(pause_to_seconds(pause)) if pause else decision
+
+    def _block(self, checks: Sequence[LimitCheck], now: int) -> list[LimitCheck]:
+        """Return the limits with the time for which a pause or the cap on keys blocks them."""
+        capped = self._key_cap_waits(checks, now)
+        return [
+            check._replace(blocked=max(self._pause_left(check.ref, now), capped.get(check.ref, 0)))
+            for check in checks
+        ]
+
+    def _pause_left(self, ref: LimitRef, now: int) -> int:
+        """Return the microseconds for which a name, or this key of it, is paused."""
+        paused = {LimitRef(ref.name, None), ref} & self._pauses.keys()
+        return max([0, *(self._pauses[one].until - now for one in paused)])
+
+    def _key_cap_waits(self, checks: Sequence[LimitCheck], now: int) -> dict[LimitRef, int]:
+        """Return the keys that ``max-keys`` excludes, and microseconds until one may be used."""
+        new: Counter[str] = Counter()
+        waits = {}
+        for ref in dict.fromkeys(check.ref for check in checks):
+            most, used = self._max_keys(ref), self._used_keys[ref.name]
+            if ref.key is None or most is None or used.get(ref.key, 0) > now:
+                continue
+            if any(check.remaining_and_reset(now)[1] for check in checks if check.ref == ref):
+                continue
+            new[ref.name] += 1
+            if new[ref.name] > most:
+                raise too_many_keys_error(ref.name, most)
+            ends = sorted(end for end in used.values() if end > now)
+            excess = len(ends) + new[ref.name] - most
+            waits[ref] = ends[excess - 1] - now if excess > 0 else 0
+        return waits
+
+    def _max_keys(self, ref: LimitRef) -> int | None:
+        return find_strictest(limit.max_keys for limit in self._definition(ref).limits)
+
+    def _store(self, ref: LimitRef, states: States, now: int) -> None:
+        """Store a state, and for the cap on keys until when its key is in use."""
+        self._states[ref] = states
+        if ref.key is not None and self._max_keys(ref):
+            pairs = zip(states, self._definition(ref).limits, strict=True)
+            until = now + max(state.remaining_and_reset(limit, now)[1] for state, limit in pairs)
+            used = {key: end for key, end in self._used_keys[ref.name].items() if end > now}
+            self._used_keys[ref.name] = {**used, ref.key: until}

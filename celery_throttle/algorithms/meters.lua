@@ -1,6 +1,4 @@
 -- meters.lua: the algorithms that drain. GCRA, token bucket and leaky bucket are one rule in three forms.
--- uses: clock, arithmetic, tags
--- uses rarely: scaling
 -- Twin: `meters.py`, which explains the rule. A unit is p ticks, and q ticks drain each microsecond: an emission
 -- interval of p/q microseconds. Adds to a limit
 --   used       ticks in use now
@@ -34,18 +32,19 @@ local function ticks_of(limit, amount)
   if amount % MILLION == 0 then
     return amount / MILLION * limit.p
   end
-  local _, _, scale_up = scaling()
+  local _, scale_up = scaling()
   return scale_up(amount, limit.p, MILLION)
 end
 
 local function read_meter(limit, state, from)
-  limit.at, limit.began = now, now
+  limit.at, limit.began, limit.used, limit.refunds = now, now, 0, ''
   if not state then
     return true
   end
   local at, level, p, q, began, size = unpack_meter(state, from)
-  if p ~= limit.p or q ~= limit.q or at > now + FARTHEST then
-    return false
+  local is_same = p == limit.p and q == limit.q
+  if not is_same or at > now + FARTHEST then
+    return false, is_same
   end
   local used = level - (now - at) * q
   if used > 0 then
@@ -54,7 +53,7 @@ local function read_meter(limit, state, from)
       limit.refunds = string.sub(state, from + METER_SIZE, from + size - 1)
     end
   end
-  return true
+  return true, true
 end
 
 -- In a leaky-queue, a task in a line starts when all units before it have leaked; a caller outside tasks is granted
@@ -103,7 +102,7 @@ local function remaining_meter(limit, fractional)
   local rest = free % p
   local amount = (free - rest) / p * MILLION
   if fractional and rest > 0 then
-    amount = amount + scaling()(rest, MILLION, p)
+    amount = amount + (scaling()(rest, MILLION, p))
   end
   return amount, divide_up(used, limit.q)
 end

@@ -48,7 +48,11 @@ class BusyPeriod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meter(State):
-    """Ticks in use, which drain."""
+    """Ticks in use, which drain.
+
+    That is the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371, annex A),
+    the token bucket with lazy refill, and the leaky bucket as a meter (Turner, 1986).
+    """
 
     at: int  #: when this was written: the start of the last take
     p: int  #: ticks per unit at that time
@@ -123,24 +127,6 @@ class Meter(State):
 
     def _busy_period(self, now: int) -> BusyPeriod:
         return self.busy if self.used(now) else BusyPeriod(now)
-
-
-class Gcra(Meter):
-    """The generic cell rate algorithm, in its virtual scheduling form (ITU-T I.371, annex A)."""
-
-    __slots__ = ()
-
-
-class TokenBucket(Meter):
-    """The token bucket with lazy refill: tokens are added at each decision, not by a timer."""
-
-    __slots__ = ()
-
-
-class LeakyBucket(Meter):
-    """The leaky bucket as a meter: units drain at a constant rate (Turner, 1986)."""
-
-    __slots__ = ()
 
 
 class LeakyQueue(Meter):

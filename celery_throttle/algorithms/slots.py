@@ -79,6 +79,11 @@ class Slots(State):
         longest = max(self.longest, lease) if leases else self.longest
         return replace(self, leases=tuple(leases), longest=longest)
 
+    def release(self, mark: Mark) -> Slots:
+        """Return the state without a lease."""
+        leases = tuple(one for one in self.leases if one.number != mark.value)
+        return replace(self, leases=leases)
+
     def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
         live = self.live_leases(now)
         return max(0, limit.burst - len(live)) * MILLION, live[-1].until - now if live else 0

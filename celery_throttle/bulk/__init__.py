@@ -6,8 +6,7 @@ Imports Celery, and the packages up to ``tasks``.
 
     fan_out/               throttle.fan_out(): sends many tasks, and follows them by one name
     removal/               drain, move, drop, purge
-    line_publisher.py      throttle_publish = "line": sends one task to its line
-    capturing_producer.py  the message that Celery would send, captured instead of sent
-    destination.py         the line of a message
+    capture.py             the message that Celery would send, captured instead of sent;
+                           throttle_publish = "line": sends one task to its line
     retry.py               retries while the server cannot be reached
 """

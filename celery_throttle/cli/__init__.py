@@ -6,39 +6,65 @@ module of commands is imported when one of them is used.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
 import click
 
-from celery_throttle.cli.shared.groups import LazyGroup
+from celery_throttle.cli.shared.exit_codes import as_click_error
+from celery_throttle.errors import ThrottleError
 
-#: The module of each command, in the order of the help.
-_COMMANDS = {
-    "ls": "show.status",
-    "show": "show.status",
-    "why": "show.tasks",
-    "waiting": "show.tasks",
-    "top": "show.top",
-    "pause": "change.pauses",
-    "resume": "change.pauses",
-    "define": "change.definitions",
-    "undefine": "change.definitions",
-    "reset": "change.definitions",
-    "drain": "change.removal",
-    "move": "change.removal",
-    "drop": "change.removal",
-    "purge": "change.removal",
-    "fanouts": "change.fan_outs",
-    "fanout": "change.fan_outs",
-    "history": "show.history",
-    "report": "show.report",
-    "metrics": "serve.metrics",
-    "web": "serve.web",
-    "check": "change.rules",
-    "diff": "change.rules",
-    "apply": "change.rules",
-    "dump": "change.rules",
+#: The commands of each module, in the order of the help.
+_MODULES = {
+    "status": ("ls", "top"),
+    "details": ("show", "why", "waiting"),
+    "limits": ("pause", "resume", "define", "undefine", "reset"),
+    "removal": ("drain", "move", "drop", "purge"),
+    "fan_outs": ("fanouts", "fanout"),
+    "history": ("history", "report"),
+    "serve": ("metrics", "web"),
+    "rules": ("check", "diff", "apply", "dump"),
 }
+_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(click.Group):
+    """A group of commands that imports a command when it is used, and reports errors as one line.
+
+    Args:
+        modules: the module of each command, within this package. The command is the object there
+            that has its name.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Return the names of the commands, in the order of the table."""
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        """Import a command; None if there is none of that name."""
+        if cmd_name not in self._modules:
+            return None
+        module = import_module(f"{__name__}.{self._modules[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. An error of this package becomes a line and an exit code."""
+        # ``celery --no-color`` keeps the option in its own object.
+        if getattr(ctx.obj, "no_color", False) or "NO_COLOR" in os.environ:
+            ctx.color = False
+        try:
+            return super().invoke(ctx)
+        except ThrottleError as error:
+            raise as_click_error(error) from None
 
 
 @click.group(cls=LazyGroup, modules=_COMMANDS, context_settings=_HELP_OPTIONS)

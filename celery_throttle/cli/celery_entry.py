@@ -6,6 +6,6 @@ It also has to know the commands of the workers' remote control: ``celery inspec
 from __future__ import annotations
 
 from celery_throttle.cli import throttle
-from celery_throttle.worker.status import remote_control
+from celery_throttle.worker.hooks import remote_control
 
 __all__ = ["remote_control", "throttle"]

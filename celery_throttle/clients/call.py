@@ -130,7 +130,7 @@ class GuardedCall(Generic[R]):
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
         if self.delay:
-            yield self._limiter.plan_step(_sleep(self.delay))
+            yield from self._limiter.plan_steps(_sleep(self.delay))
         try:
             if self.limits.takes_slots:
                 slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
@@ -139,7 +139,7 @@ class GuardedCall(Generic[R]):
             else:
                 mode = "reserve" if self.limits.has_estimates else "take"
                 plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
-                self._acquired = yield self._limiter.plan_step(plan)
+                self._acquired = yield from self._limiter.plan_steps(plan)
         except StoreUnavailableError:
             if not self.limits.fails_open:
                 raise
@@ -192,7 +192,7 @@ class GuardedCall(Generic[R]):
                 says = feedback.refused or feedback.stop or feedback.left is not None
                 if says or self.limits.is_adaptive:
                     plan = self._limiter.plans.learn(requirement, feedback)
-                    pause = yield self._limiter.plan_step(plan)
+                    pause = yield from self._limiter.plan_steps(plan)
                     self._pause = max(pause, self._pause or 0.0)
             if self._pause:
                 self.guard.log_pause(self.limits.names, self._pause)
@@ -267,7 +267,7 @@ class GuardedCall(Generic[R]):
         acquired, self._acquired = self._acquired, None
         if actual is not None and self.limits.has_estimates and acquired is not None:
             try:
-                yield self._limiter.plan_step(self._limiter.plans.settle(acquired, actual))
+                yield from self._limiter.plan_steps(self._limiter.plans.settle(acquired, actual))
             except StoreError as error:  # the estimate counts
                 _log_unreported(error)
         yield from self.release()

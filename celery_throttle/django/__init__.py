@@ -8,6 +8,5 @@ Add it to ``INSTALLED_APPS``. Imports Django, and everything up to ``app``.
     models.py    Limit: no table, only its permissions
     admin.py     the web page as an admin page of Limit
     page.py      the web page as a Django view
-    checks.py    the limits of all tasks as a system check
-    project.py   finds the Throttle of the project
+    checks.py    the limits of all tasks as a system check; finds the Throttle of the project
 """

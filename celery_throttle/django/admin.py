@@ -11,9 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-from celery_throttle.django.checks import has_page
+from celery_throttle.django.checks import find_throttle, has_page
 from celery_throttle.django.models import Limit
-from celery_throttle.django.project import find_throttle
 
 if TYPE_CHECKING:
     from flask import Flask

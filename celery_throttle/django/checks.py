@@ -1,21 +1,21 @@
-"""System checks: the limits of all tasks, and the admin page."""
+"""System checks: the limits of all tasks, those of the project's Celery app, and the admin page."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from celery import Celery
+from celery import Celery, _state
+from celery.app.utils import find_app
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from celery_throttle.django.project import find_throttle
+from celery_throttle.errors import shown
 from celery_throttle.tasks import validation
+from celery_throttle.tasks.app_limits import AppLimits
 
 #: Celery checks a Django project before it imports tasks, unless this variable is set.
 _SKIP_CHECKS = "CELERY_SKIP_CHECKS"
@@ -46,13 +46,17 @@ def check_limits(**_: Any) -> list[checks.CheckMessage]:
 
 def _import_tasks(app: Celery) -> list[checks.CheckMessage]:
     """Import the modules of the tasks; an error is one of the check, which can be silenced."""
+    was_set = _SKIP_CHECKS in os.environ
+    os.environ.setdefault(_SKIP_CHECKS, "1")  # Celery would run this check again
     try:
-        with _skip_checks():
-            app.loader.import_default_modules()
+        app.loader.import_default_modules()
     except Exception as error:  # noqa: BLE001  # any that a module of the project raises
         text = f"The modules of the tasks cannot be imported: {type(error).__name__}: {error}"
         hint = "Workers do not start with this error."
         return [checks.Error(text, hint=hint, id="celery_throttle.E004")]
+    finally:
+        if not was_set:
+            del os.environ[_SKIP_CHECKS]
     return []
 
 
@@ -88,15 +92,42 @@ def has_page() -> bool:
     return find_spec("flask") is not None
 
 
-@contextmanager
-def _skip_checks() -> Iterator[None]:
-    """Keep Celery from running the system checks, which would run this one again."""
-    before = os.environ.get(_SKIP_CHECKS)
-    os.environ[_SKIP_CHECKS] = "1"
+def find_throttle() -> AppLimits:
+    """Return the limits of the app in the setting ``THROTTLE_APP``, or of Celery's default app.
+
+    Raises:
+        ImproperlyConfigured: there is no such app, or it has no limits.
+    """
+    name = getattr(settings, "THROTTLE_APP", None)
+    app: Any = _default_app() if name is None else _find_app(name)
+    throttle = getattr(app, "throttle", None)
+    if not isinstance(throttle, AppLimits):
+        raise ImproperlyConfigured(
+            f"Celery app {app.main!r} has no limits; add Throttle(app), or set THROTTLE_APP to "
+            "the app that has them"
+        )
+    return throttle
+
+
+def _default_app() -> Celery:
+    # current_app differs between threads, and creates an app if there is none.
+    app: Celery | None = _state.default_app  # type: ignore[attr-defined]  # its stubs lack it
+    if app is None:
+        raise ImproperlyConfigured(
+            "No Celery app is imported when Django starts; import it in __init__.py of the project "
+            'package, or set THROTTLE_APP, for example to "shop.celery:app"'
+        )
+    return app
+
+
+def _find_app(name: Any) -> Celery:
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SKIP_CHECKS]
-        else:
-            os.environ[_SKIP_CHECKS] = before
+        app = find_app(name)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ImproperlyConfigured(f"THROTTLE_APP = {shown(name)}: {error}") from error
+    if not isinstance(app, Celery):
+        raise ImproperlyConfigured(
+            f"THROTTLE_APP = {shown(name)} is no Celery app; allowed: the name of one, such as "
+            '"shop.celery:app"'
+        )
+    return app

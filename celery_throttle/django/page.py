@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from django.conf import settings
 from django.contrib.admin import ModelAdmin
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from flask import Flask, Request
 from werkzeug.wrappers import Response
@@ -81,16 +81,15 @@ def reply(page: Flask, request: HttpRequest, path: str) -> HttpResponse:
 def _make_environ(request: HttpRequest, path: str) -> dict[str, Any]:
     """Return the WSGI request. An ASGI server gives Django none, but its META has the same names.
 
-    Host and scheme are those that Django finds, which knows the proxies in front of it. Query and
-    form are those that Django has read: a middleware may have read the body before.
+    Host and scheme are those that Django finds, which knows the proxies in front of it. The
+    form is the one that Django has read: a middleware may have read the body before.
     """
-    form = _encode_fields(request.POST)
+    form = urlencode(list(request.POST.lists()), doseq=True)
     environ = {
         **request.META,
         "SCRIPT_NAME": _encode(request.path.removesuffix(path).rstrip("/")),
         "PATH_INFO": _encode(f"/{path}"),
         "HTTP_HOST": request.get_host(),
-        "QUERY_STRING": _encode_fields(request.GET),
         "CONTENT_TYPE": "application/x-www-form-urlencoded",
         "CONTENT_LENGTH": str(len(form)),
         "wsgi.version": (1, 0),
@@ -98,17 +97,10 @@ def _make_environ(request: HttpRequest, path: str) -> dict[str, Any]:
         "wsgi.input": BytesIO(form.encode()),
         "wsgi.input_terminated": True,  # it ends, even if the client sent it in chunks
         "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": False,
         _REQUEST: request,
     }
     environ.pop("wsgi.file_wrapper", None)  # only the server itself can send such files
     return environ
-
-
-def _encode_fields(fields: QueryDict) -> str:
-    return urlencode(list(fields.lists()), doseq=True)
 
 
 def _encode(path: str) -> str:

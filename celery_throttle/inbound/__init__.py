@@ -6,7 +6,6 @@ and the ``by_...`` functions identify clients. Imports neither Celery nor a web 
 ::
 
     wsgi.py, asgi.py, decorator.py   the three ways in
-    middleware.py    what wsgi.py and asgi.py share
     admitter.py      decides about a request, for all three
     rules.py         which limits apply to a request, by which key, at what cost
     identity.py      key functions: by address, header, user, route

@@ -85,33 +85,32 @@ def answer_to(error: Throttled | StoreError) -> Answer:
                 return Response(answer.body, answer.status, answer.headers)
     """
     if isinstance(error, Throttled):
-        return refusal(error.limit, whole_seconds(error.retry_after, error.paused))
-    return outage()
+        return refused_answer(error.limit, whole_seconds(error.retry_after, error.paused))
+    return outage_answer()
 
 
-def refusal(limit: str, retry_after: int, fields: Fields = (), *, named: bool = True) -> Answer:
+def refused_answer(
+    limit: str, retry_after: int, fields: Fields = (), *, named: bool = True
+) -> Answer:
     """Return the answer 429, with added header fields; ``named``: its body names the limit."""
     members = {"violated-policies": [limit]} if named else {}
-    answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, _QUOTA_EXCEEDED, retry_after, members)
+    problem = {"type": _QUOTA_EXCEEDED, **members}
+    answer = _answer(HTTPStatus.TOO_MANY_REQUESTS, retry_after, problem)
     return replace(answer, headers=(*answer.headers, *fields), limit=limit)
 
 
-def outage() -> Answer:
+def outage_answer() -> Answer:
     """Return the answer 503: the limits server cannot be reached."""
-    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "about:blank", UNKNOWN_WAIT_SECONDS, {})
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, UNKNOWN_WAIT_SECONDS, {"type": "about:blank"})
 
 
-def _answer(
-    status: HTTPStatus, uri: str, retry_after: int, members: Mapping[str, object]
-) -> Answer:
-    problem = {
-        "type": uri,
+def _answer(status: HTTPStatus, retry_after: int, problem: Mapping[str, object]) -> Answer:
+    members = {
         "title": status.phrase,
         "status": int(status),
         "detail": f"This could pass in {retry_after} s.",
-        **members,
     }
-    body = json.dumps(problem).encode("ascii")
+    body = json.dumps({**problem, **members}).encode("ascii")
     headers = (
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
@@ -126,17 +125,21 @@ def whole_seconds(wait: float | None, paused: float = 0.0) -> int:
     return PAUSED_WAIT_SECONDS if paused == inf else max(UNKNOWN_WAIT_SECONDS, ceil(wait or 0))
 
 
-@dataclass(frozen=True, slots=True)
 class Policies:
-    """Describes limits in header fields."""
+    """Describes limits in header fields.
 
-    limits: Mapping[str, Limits]  #: by name, as the code defines them
-    text: str  #: the value of ``RateLimit-Policy``; empty if there is none
+    Attributes:
+        text: the value of ``RateLimit-Policy``; empty if there is none.
+    """
 
-    @classmethod
-    def of(cls, limits: Mapping[str, Limits]) -> Policies:
-        """Return the policies of limits."""
-        return cls(limits, ", ".join(item for name in limits for item in _items(name, limits)))
+    def __init__(self, limits: Mapping[str, Limits]) -> None:
+        self._bursts = {name: {limit.burst for limit in of} for name, of in limits.items()}
+        #: The names of limits that have slots and no rate.
+        self._slots = {name for name, of in limits.items() if all(map(has_slots, of))}
+        self.text = ", ".join(item for name in limits for item in _items(name, limits[name]))
+        first, *others = (limit for of in limits.values() for limit in of)
+        #: A single limit that drains evenly: it tells when its next unit comes.
+        self._even = first if first.algorithm in _EVEN and not others else None
 
     def fields(self, decision: Decision) -> Iterator[tuple[str, str]]:
         """Return the header fields of a decision.
@@ -145,63 +148,57 @@ class Policies:
         are certain, and until the limit is full again. Both are absent if a slot was acquired,
         since nobody knows when it will be released.
         """
-        refused = not decision.allowed
+        refused, burst = not decision.allowed, decision.burst
+        # An allowing decision does not name the limit that it describes, only its burst.
+        matching = [name for name, bursts in self._bursts.items() if burst in bursts]
+        found = list(self._bursts) if len(self._bursts) == 1 else matching
+        name = decision.limited_by or (found[0] if len(found) == 1 else None)
+        slots = name in self._slots
+        known = refused or not slots
         wait = self.wait(decision) if refused else ceil(self._until_more(decision))
-        name = decision.limited_by or self._binding(decision.burst)
-        known = refused or not (name and self.slots_only(name))
         if name:
             reset = f";t={wait}" if known else ""
             yield "RateLimit", f'"{name}";r={decision.remaining}{reset}'
-        if self.text and self._names_with(decision.burst):  # else redefined at run time
+        if self.text and matching:  # else redefined at run time
             yield "RateLimit-Policy", self.text
-        yield "X-RateLimit-Limit", str(decision.burst)
+        yield "X-RateLimit-Limit", str(burst)
         yield "X-RateLimit-Remaining", str(decision.remaining)
         if known:
-            unknown = decision.paused == inf or (refused and self.slots_only(name))
+            unknown = decision.paused == inf or slots
             full = wait if unknown else ceil(decision.reset_after)
             yield "X-RateLimit-Reset", str(max(wait, full))
 
     def _until_more(self, decision: Decision) -> float:
-        """Return seconds until more units are certain: at the latest, when the limit is full.
-
-        A single limit that drains evenly tells when its next unit comes.
-        """
-        limits = [limit for of in self.limits.values() for limit in of]
-        full, only = decision.reset_after, limits[0]
-        if len(limits) > 1 or only.algorithm not in _EVEN or only.burst != decision.burst:
+        """Return seconds until more units are certain: at the latest, when the limit is full."""
+        full, even = decision.reset_after, self._even
+        if even is None or even.burst != decision.burst or not isinstance(even.rate, Rate):
             return full
-        microseconds, units = only.rate.interval if isinstance(only.rate, Rate) else (0, 1)
+        microseconds, units = even.rate.interval
         used = max(0, decision.burst - decision.remaining - 1)
         return max(0.0, full - used * microseconds / units / MICROSECONDS)
 
     def wait(self, decision: Decision) -> int:
         """Return the ``Retry-After`` of a refusal."""
-        if decision.limited_by and self.slots_only(decision.limited_by) and not decision.paused:
+        if decision.limited_by in self._slots and not decision.paused:
             return UNKNOWN_WAIT_SECONDS  # released when a request ends, not when its lease would
         return whole_seconds(decision.retry_after, decision.paused)
 
-    def capacity(self, name: str) -> int:
-        """Return the units of a limit that can pass at once, as the code defines it."""
-        return min(limit.burst for limit in self.limits[name])
-
-    def slots_only(self, name: str | None) -> bool:
-        """Whether a limit has slots and no rate."""
-        return name is not None and all(map(has_slots, self.limits[name]))
-
-    def _binding(self, capacity: int) -> str | None:
-        """Return the limit that an allowing decision describes, which states only the capacity."""
-        if len(self.limits) == 1:
-            return next(iter(self.limits))
-        found = self._names_with(capacity)
-        return found[0] if len(found) == 1 else None
-
-    def _names_with(self, capacity: int) -> list[str]:
-        return [name for name, of in self.limits.items() if capacity in {one.burst for one in of}]
+    def refused(self, error: Throttled) -> Decision:
+        """Return the decision of an error. Fewer units remain than the request needs."""
+        return Decision(
+            allowed=False,
+            burst=min(self._bursts[error.limit]),
+            remaining=0,
+            retry_after=error.retry_after,
+            reset_after=0.0,
+            limited_by=error.limit,
+            paused=error.paused,
+        )
 
 
-def _items(name: str, limits: Mapping[str, Limits]) -> Iterator[str]:
+def _items(name: str, limits: Limits) -> Iterator[str]:
     """Return the quota policies of a limit: rates per whole seconds, as in the draft; slots."""
-    for limit in limits[name]:
+    for limit in limits:
         if has_slots(limit):
             yield f'"{name}";q={limit.burst};qu="concurrent-requests"'
         elif isinstance(limit.rate, Rate):

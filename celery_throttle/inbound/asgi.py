@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from celery_throttle.inbound.admitter import Admission
+from celery_throttle.inbound.admitter import DECISION, Middleware
 from celery_throttle.inbound.answers import Answer, Fields
-from celery_throttle.inbound.middleware import DECISION, Middleware
+from celery_throttle.store.steps import arun_steps
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -30,23 +30,12 @@ class ThrottledASGI(Middleware[ASGIApp]):
 
     HTTP requests and websockets are limited; a websocket counts once, when it opens. A slot is held
     until the call of the app ends. The event loop is not blocked, unless ``key`` or ``cost`` blocks
-    it. The app finds the :class:`~celery_throttle.Decision` about its request in the scope, under
-    ``"celery_throttle.decision"``; it is None if no limit applied.
+    it.
 
-    Args:
-        app: The app to limit.
-        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: As for ``ThrottledWSGI``; a function of the scope, or a dict of such functions.
-        cost: As for ``ThrottledWSGI``; a function takes the scope. Default 1.
-        max_wait: The most seconds that a request waits for the limits; default 0.
-        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: As for ``ThrottledWSGI``; ``"open"`` or ``"closed"``, default ``"open"``.
-        headers: As for ``ThrottledWSGI``; default True.
-        refused: An ASGI app that answers refused HTTP requests instead of the problem document; the
-            headers of a refusal are added to its answer. Default: the problem document.
-
-    Raises:
-        ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
+    The arguments ``app``, ``limits``, ``key``, ``cost``, ``max_wait``, ``lease``, ``outage``,
+    ``headers`` and ``refused``, their defaults and their errors are those of
+    :class:`~celery_throttle.inbound.ThrottledWSGI`. Functions take the scope instead of the
+    environ, in which the app finds the Decision. ``refused`` is an ASGI app, for HTTP requests.
 
     Example:
         ::
@@ -57,10 +46,7 @@ class ThrottledASGI(Middleware[ASGIApp]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or a websocket. Other scopes are passed on to the app.
 
-        Args:
-            scope: As ASGI defines it.
-            receive: As ASGI defines it.
-            send: As ASGI defines it.
+        ``scope``, ``receive`` and ``send`` are as ASGI defines them.
 
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
@@ -68,28 +54,24 @@ class ThrottledASGI(Middleware[ASGIApp]):
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        admission = await self._admitter.aadmit(scope)
+        admission = await arun_steps(self._admitter.admit(scope))
         scope = {**scope, DECISION: admission.decision}
-        if admission.answer is not None:
-            await self._refuse(admission, scope, receive, send)
+        if admission.refusal is not None:
+            await self._refuse(admission.refusal.answer, scope, receive, send)
             return
         try:
             await self.app(scope, receive, _add_fields(admission.fields, send))
         finally:
-            await self._admitter.arelease(admission)
+            await arun_steps(self._admitter.release(admission))
 
-    async def _refuse(
-        self, admission: Admission, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        answer = admission.answer
-        assert answer is not None  # noqa: S101  # it is refused
+    async def _refuse(self, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await receive()  # websocket.connect
             if _DENIAL in (scope.get("extensions") or ()):
                 await _send_answer(answer, "websocket.http.response", send)
             else:
                 await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
-        elif self._refused is not None and admission.decision is not None:
+        elif self._refused is not None and answer.limit is not None:
             await self._refused(scope, receive, _add_fields(answer.bodyless_headers, send))
         else:
             await _send_answer(answer, "http.response", send)

@@ -6,21 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from inspect import (
     Parameter,
-    Signature,
     isasyncgenfunction,
-    isawaitable,
     isclass,
     iscoroutinefunction,
     signature,
 )
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.inbound.admitter import Admission, Admitter
+from celery_throttle.inbound.admitter import Admitter, OutageLog
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.rules import KeyFunction, KeySpec, RequestCost, check_function
+from celery_throttle.inbound.rules import KeySpec, RequestCost, check_function
 from celery_throttle.limiter.handles import LimitHandles
 from celery_throttle.limits.key_template import ArgumentReader
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -51,24 +50,16 @@ def throttled(
     of the limits cannot be reached. A slot (``"10 at once"``) is held until the view returns, not
     until its answer has been sent.
 
-    Args:
-        limits: See :class:`~celery_throttle.inbound.ThrottledWSGI`.
-        key: As for ``ThrottledWSGI``; a function takes arguments of the view by their names, such
-            as ``lambda request: request.user.id``.
-        cost: As for ``ThrottledWSGI``; a function takes arguments of the view, as for ``key``.
-            Default 1.
-        max_wait: The most seconds that a call waits for the limits; default 0.
-        lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default 30.
-        outage: While the limits server cannot be reached, ``"open"`` calls the view and
-            ``"closed"`` refuses the call; default ``"open"``.
-        refused: A function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503) into
-            the response of the view; for an async view, it may be async. Default: the call raises
-            an error.
+    The arguments ``limits``, ``key``, ``cost``, ``max_wait``, ``lease`` and ``outage``, their
+    defaults and their errors are those of :class:`~celery_throttle.inbound.ThrottledWSGI`, but
+    functions take arguments of the view by their names: ``lambda request: request.user.id``.
+    ``refused`` is a function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503)
+    into the response of the view; for an async view, it may be async.
 
     Raises:
         ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it
-            for an object that is not a view, and for a view without an argument that ``key`` or
-            ``cost`` names.
+            also for an object that is not a view, and for a view without an argument that ``key``
+            or ``cost`` names.
 
     Example:
         ::
@@ -76,55 +67,53 @@ def throttled(
             @throttled(throttle["search"], key=lambda request: request.user.id)
             def search(request): ...
     """
-    options: dict[str, Any] = {"key": key, "cost": cost, "max_wait": max_wait, "lease": lease}
-    admitter = Admitter.read(limits, **options, outage=outage)
+    outages = OutageLog(outage)
     if refused is not None and not callable(refused):
         raise ConfigurationError(f"refused must be a function of an Answer, not {shown(refused)}")
 
     def decorate(view: View) -> View:
         _check_view(view)
-        limit = _limit_async if _is_async(view) else _limit
-        limited: View = limit(view, admitter.adapted(_adapter(view)), refused)
-        return limited
+        adapt = _adapter(view)
+        admitter = Admitter(
+            limits,
+            outages,
+            key=adapt(key),
+            cost=adapt(cost),
+            max_wait=max_wait,
+            lease=lease,
+            headers=refused is not None,
+        )
+        run = partial(_run, view, admitter, refused)
+
+        @wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            return run_steps(run(_Call(args, kwargs)))
+
+        @wraps(view)
+        async def limited_async(*args: Any, **kwargs: Any) -> Any:
+            return await arun_steps(run(_Call(args, kwargs)))
+
+        result: Any = limited_async if _is_async(view) else limited
+        return cast("View", result)
 
     return decorate
 
 
-def _limit(view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None) -> Any:
-    @wraps(view)
-    def limited(*args: Any, **kwargs: Any) -> Any:
-        admission = admitter.admit(_Call(args, kwargs))
-        if admission.answer is not None:
-            return _refuse(admission, refused)
-        try:
-            return view(*args, **kwargs)
-        finally:
-            admitter.release(admission)
-
-    return limited
-
-
-def _limit_async(view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None) -> Any:
-    @wraps(view)
-    async def limited(*args: Any, **kwargs: Any) -> Any:
-        admission = await admitter.aadmit(_Call(args, kwargs))
-        if admission.answer is not None:
-            response = _refuse(admission, refused)
-            return await response if isawaitable(response) else response
-        try:
-            return await view(*args, **kwargs)
-        finally:
-            await admitter.arelease(admission)
-
-    return limited
-
-
-def _refuse(admission: Admission, refused: Callable[[Answer], Any] | None) -> Any:
-    assert admission.answer is not None  # noqa: S101  # it is refused,
-    assert admission.error is not None  # noqa: S101  # for a reason
-    if refused is None:
-        raise admission.error
-    return refused(admission.answer)
+def _run(
+    view: Any, admitter: Admitter, refused: Callable[[Answer], Any] | None, call: _Call
+) -> Steps[Any]:
+    """Call a view if the limits allow it."""
+    admission = yield from admitter.admit(call)
+    if admission.refusal is not None:
+        if refused is None:
+            raise admission.refusal.error
+        respond = partial(refused, admission.refusal.answer)
+        return (yield Step(respond, respond))
+    try:
+        run = partial(view, *call.args, **call.kwargs)
+        return (yield Step(run, run))
+    finally:
+        yield from admitter.release(admission)
 
 
 def _is_async(view: Any) -> bool:
@@ -139,37 +128,41 @@ def _check_view(view: Any) -> None:
         )
 
 
-def _adapter(view: Any) -> Callable[[KeyFunction], KeyFunction]:
+def _adapter(view: Any) -> Callable[[Any], Any]:
     """Return what lets key and cost functions take a :class:`_Call` of a view.
 
-    Each gets the arguments that it names, whether the view got them by position or by name.
+    Each gets the arguments that it names, whether the view got them by position or by name. In a
+    mapping, each function is adapted. Whatever else a key or cost may be stays as it is.
     """
     # Django passes a partial of a bound method that claims to wrap the method, which has a self.
     called = partial(view.func, *view.args, **view.keywords) if isinstance(view, partial) else view
     of_view = signature(called)
     where = f"view {getattr(view, '__name__', shown(view))!r}"
 
-    def adapt(function: KeyFunction) -> KeyFunction:
-        parameters = _signature(function).parameters.values()
+    def adapt(option: Any) -> Any:
+        if isinstance(option, Mapping):
+            return {name: adapt(function) for name, function in option.items()}
+        if not callable(option):
+            return option
+        parameters = _parameters(option)
         if any(one.kind in _VARIADIC for one in parameters):
-            return lambda call: function(*call.args, **call.kwargs)
+            return lambda call: option(*call.args, **call.kwargs)
         known = of_view.parameters
         names = [one.name for one in parameters if one.name in known or one.default is one.empty]
         reader = ArgumentReader.for_signature(of_view, names, where)
-        return lambda call: function(**dict(zip(names, reader.read(*call), strict=True)))
+        return lambda call: option(**dict(zip(names, reader.read(*call), strict=True)))
 
     return adapt
 
 
-def _signature(function: KeyFunction) -> Signature:
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """Return the parameters of a key or cost function, which all have names to pass them by."""
     check_function(function, "key")
     try:
-        found = signature(function)
+        found = list(signature(function).parameters.values())
     except (TypeError, ValueError):
         found = None
-    if found is None or any(
-        one.kind is Parameter.POSITIONAL_ONLY for one in found.parameters.values()
-    ):
+    if found is None or any(one.kind is Parameter.POSITIONAL_ONLY for one in found):
         raise ConfigurationError(
             f"{shown(function)} does not say which arguments of a view it takes; allowed: a "
             "function such as lambda request: request.user.id"

@@ -13,11 +13,8 @@ from typing import Any
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
 from celery_throttle.inbound.request_info import RequestInfo
-from celery_throttle.inbound.rules import check_function
-from celery_throttle.limits.rules.route_pattern import compile_route
-
-#: A function that returns the key of a request, or None if no limit applies to it.
-ByRequest = Callable[[Any], Any]
+from celery_throttle.inbound.rules import KeyFunction, check_function
+from celery_throttle.limits.rules.rules import compile_route
 
 #: The key of all addresses that cannot be read.
 _UNKNOWN = "unknown"
@@ -32,7 +29,7 @@ _ROUTE = re.compile(r"([A-Z]+ )?[/*].*", re.DOTALL)
 _USER_IDS = ("pk", "id", "username")
 
 
-def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> ByRequest:
+def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> KeyFunction:
     """Return a key function that identifies a client by its address.
 
     All clients whose address cannot be read, such as clients on a Unix socket, share the key
@@ -88,8 +85,8 @@ def by_header(
     name: str,
     *,
     valid: Callable[[str], bool] | None = None,
-    otherwise: ByRequest | None = None,
-) -> ByRequest:
+    otherwise: KeyFunction | None = None,
+) -> KeyFunction:
     """Return a key function that identifies a client by a header, such as ``X-Api-Key``.
 
     A client can send a new value, and so a new key, with each request: pass ``valid``, or also
@@ -118,15 +115,17 @@ def by_header(
     anonymous = _anonymous(otherwise)
 
     def key(request: Any) -> Any:
-        value = RequestInfo.of(request).header(name)
-        if value is None or (valid is not None and not valid(value)):
-            return anonymous(request)
-        return value
+        # Of several values an app may use the first, the last or all: a client must not get one key
+        # here and be served by another.
+        values = RequestInfo.of(request).header_values(name)
+        value = values[0].strip() if len(values) == 1 else ""
+        is_valid = bool(value) and (valid is None or valid(value))
+        return value if is_valid else anonymous(request)
 
     return key
 
 
-def by_user(*, otherwise: ByRequest | None = None) -> ByRequest:
+def by_user(*, otherwise: KeyFunction | None = None) -> KeyFunction:
     """Return a key function that identifies a client by its user.
 
     For a view, the key is the ``pk``, ``id`` or ``username`` of ``request.user``; for ASGI, of
@@ -168,7 +167,7 @@ def _user_id(user: Any) -> Any:
     )
 
 
-def by_route(*routes: str, others: Any = "other") -> ByRequest:
+def by_route(*routes: str, others: Any = "other") -> KeyFunction:
     """Return a key function that identifies the route of a request.
 
     Args:
@@ -197,7 +196,7 @@ def by_route(*routes: str, others: Any = "other") -> ByRequest:
     return key
 
 
-def by_parts(*functions: ByRequest) -> ByRequest:
+def by_parts(*functions: KeyFunction) -> KeyFunction:
     """Return a key function that combines the keys of several key functions.
 
     If one of them returns None, the request is not limited.
@@ -230,7 +229,7 @@ def by_parts(*functions: ByRequest) -> ByRequest:
     return key
 
 
-def _anonymous(otherwise: ByRequest | None) -> ByRequest:
+def _anonymous(otherwise: KeyFunction | None) -> KeyFunction:
     """Return the key function of anonymous clients. Its keys never equal the name of a client."""
     function = by_address() if otherwise is None else otherwise
     check_function(function, "otherwise")

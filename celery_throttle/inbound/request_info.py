@@ -33,16 +33,6 @@ class RequestInfo(NamedTuple):
             "of a framework that holds one"
         )
 
-    def header(self, name: str) -> str | None:
-        """Return a header; None if it is absent, empty, or was sent more than once.
-
-        Of several values an app may use the first, the last or all: a client must not get one key
-        here and be served by another.
-        """
-        values = self.header_values(name)
-        value = values[0].strip() if len(values) == 1 else ""
-        return value or None
-
     def header_values(self, name: str) -> list[str]:
         """Return the values of a header, in order. A WSGI server has joined them into one."""
         if self._is_environ:

@@ -7,7 +7,7 @@ cost function.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -15,7 +15,6 @@ from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.key import LimitRef, encode_key, parse_refs
-from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
 
@@ -38,7 +37,7 @@ class Rules:
     refs: tuple[LimitRef, ...]  #: with keys where a limit has one of its own
     key: KeySpec | None  #: None if no limit is split by a key of the request
     cost: RequestCost
-    _fixed: Requirement | None = None
+    fixed: Requirement | None  #: of all requests; None if it depends on the request
 
     @classmethod
     def read(cls, limits: LimitHandles, key: KeySpec | None, cost: RequestCost) -> Rules:
@@ -50,29 +49,23 @@ class Rules:
             if ref.name not in limiter.limits:
                 raise unknown_limit_error(ref.name, limiter.limits)
         _check_key(key, refs)
-        rules = cls(limiter, refs, key, cost)
         if callable(cost):
             check_function(cost, "cost")
-            return rules
+            return cls(limiter, refs, key, cost, None)
         requirement = make_requirement(refs, cost)
         for ref in refs:
             units: Any = cost.get(ref.name, 1) if isinstance(cost, Mapping) else cost
             for limit in limiter.limits[ref.name]:
                 limit.check_cost(units, ref.name)
-        return rules if key is not None else replace(rules, _fixed=requirement)
-
-    @property
-    def limits(self) -> Mapping[str, Limits]:
-        """The limits by name, as the code defines them."""
-        return {ref.name: self.limiter.limits[ref.name] for ref in self.refs}
+        return cls(limiter, refs, key, cost, requirement if key is None else None)
 
     def requirement(self, request: Any) -> Requirement | None:
         """Return what a request needs; None if no limit applies to it.
 
         KeyValueError or CostError if the key or cost function returned no valid key or cost.
         """
-        if self._fixed is not None:
-            return self._fixed
+        if self.fixed is not None:
+            return self.fixed
         refs = self._refs_of(request)
         if not refs:
             return None
@@ -87,33 +80,23 @@ class Rules:
 
     def _refs_of(self, request: Any) -> tuple[LimitRef, ...]:
         """Return the limits with the keys of a request; each once, as a client may send any key."""
-        key_of: Any = self.key
-        if key_of is None:
+        key: Any = self.key
+        if key is None:
             return self.refs
-        if isinstance(key_of, Mapping):
-            found = [self._keyed(ref, key_of.get(ref.name), request) for ref in self.refs]
-            return tuple(dict.fromkeys(ref for ref in found if ref is not None))
-        value = key_of(request)
-        if value is None:
-            return ()
-        key = encode_key(value)
-        return tuple(dict.fromkeys(r if r.key else LimitRef(r.name, key) for r in self.refs))
-
-    @staticmethod
-    def _keyed(ref: LimitRef, key: KeyFunction | None, request: Any) -> LimitRef | None:
-        if key is None or ref.key is not None:
-            return ref
-        value = key(request)
-        return None if value is None else LimitRef(ref.name, encode_key(value))
-
-    def adapted(self, adapt: Callable[[KeyFunction], KeyFunction]) -> Rules:
-        """Return rules whose key and cost functions take another kind of request."""
-        key: KeySpec | None = self.key
         if isinstance(key, Mapping):
-            key = {name: adapt(function) for name, function in key.items()}
-        elif key is not None:
-            key = adapt(key)
-        return replace(self, key=key, cost=adapt(self.cost) if callable(self.cost) else self.cost)
+            keys = {name: function(request) for name, function in key.items()}
+        else:
+            value = key(request)
+            if value is None:
+                return ()
+            keys = {ref.name: value for ref in self.refs}
+        found = []
+        for ref in self.refs:
+            if ref.key is not None or ref.name not in keys:
+                found.append(ref)
+            elif keys[ref.name] is not None:
+                found.append(LimitRef(ref.name, encode_key(keys[ref.name])))
+        return tuple(dict.fromkeys(found))
 
 
 def _check_key(key: object, refs: Sequence[LimitRef]) -> None:

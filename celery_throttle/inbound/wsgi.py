@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.inbound.admitter import Admission
-from celery_throttle.inbound.answers import Fields
-from celery_throttle.inbound.middleware import DECISION, Middleware
+from celery_throttle.inbound.admitter import DECISION, Middleware
+from celery_throttle.inbound.answers import Answer, Fields
+from celery_throttle.store.steps import run_steps
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -54,35 +54,29 @@ class ThrottledWSGI(Middleware[WSGIApp]):
     """
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request.
-
-        Args:
-            environ: The environ of the request.
-            start_response: As WSGI defines it.
+        """Answer a request. ``environ`` and ``start_response`` are as WSGI defines them.
 
         Raises:
             ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
         """
-        admission = self._admitter.admit(environ)
+        admission = run_steps(self._admitter.admit(environ))
         environ[DECISION] = admission.decision
-        if admission.answer is not None:
-            return self._refuse(admission, environ, start_response)
+        if admission.refusal is not None:
+            return self._refuse(admission.refusal.answer, environ, start_response)
         start = _add_fields(admission.fields, start_response)
         if admission.slot is None:
             return self.app(environ, start)
         try:
             body = self.app(environ, start)
         except BaseException:
-            self._admitter.release(admission)
+            run_steps(self._admitter.release(admission))
             raise
-        return _Body(body, lambda: self._admitter.release(admission))
+        return _Body(body, lambda: run_steps(self._admitter.release(admission)))
 
     def _refuse(
-        self, admission: Admission, environ: WSGIEnvironment, start_response: StartResponse
+        self, answer: Answer, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
-        answer = admission.answer
-        assert answer is not None  # noqa: S101  # it is refused
-        if self._refused is not None and admission.decision is not None:
+        if self._refused is not None and answer.limit is not None:
             return self._refused(environ, _add_fields(answer.bodyless_headers, start_response))
         start_response(answer.status_line, list(answer.headers))
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [answer.body]

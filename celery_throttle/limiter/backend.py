@@ -1,4 +1,4 @@
-"""Where the limits of a limiter are decided: on a server, in memory, or, disabled, not at all."""
+"""Where the limits of a limiter are decided, and by which plans: on a server, in memory, or not."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.observer import Observer
+from celery_throttle.operations import acquire, rules
+from celery_throttle.operations import define as definitions
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.client import Serverless, Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
@@ -18,11 +21,61 @@ from celery_throttle.store.url import is_memory_url
 logger = logging.getLogger(__name__)
 
 
+class Plans(acquire.AcquirePlans):
+    """The plans of all operations on the limits of one prefix.
+
+    Each is a function of what it uses. Workers use more of these functions.
+    """
+
+    __slots__ = ()
+
+    register = definitions.register
+    check_known = definitions.check_known
+    define = definitions.define
+    undefine = definitions.undefine
+    list_names = definitions.list_names
+    pause = definitions.pause
+    resume = definitions.resume
+    reset = definitions.reset
+
+    apply_rules = rules.apply_rules
+
+    settle = acquire.settle
+    learn = acquire.learn
+    release = acquire.release
+    renew = acquire.renew
+
+
+#: The plans of a limiter.
+AnyPlans = Plans | MemoryPlans
+
+
+def pause_all(plans: AnyPlans, seconds: float | None, author: Author) -> Plan[list[str]]:
+    """Pause every limit; return their names."""
+    names = yield from _all_names(plans)
+    for name in names:
+        yield from plans.pause(LimitRef(name, None), seconds, author)
+    return names
+
+
+def resume_all(plans: AnyPlans, author: Author) -> Plan[list[str]]:
+    """Lift the pauses of all limits, not those of keys; return the names of paused limits."""
+    lifted = {}
+    for name in (yield from _all_names(plans)):
+        lifted[name] = yield from plans.resume(LimitRef(name, None), author)
+    return [name for name in lifted if lifted[name]]
+
+
+def _all_names(plans: AnyPlans) -> Plan[list[str]]:
+    _, names = yield from plans.list_names()
+    return sorted({*names, *plans.limits})
+
+
 class Backend(NamedTuple):
     """The parts of a limiter that depend on where its limits are decided."""
 
     store: Store
-    plans: Plans | MemoryPlans
+    plans: AnyPlans
     observer: Observer
 
 

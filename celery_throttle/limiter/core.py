@@ -12,11 +12,10 @@ from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from celery_throttle.errors import StoreError
-from celery_throttle.limiter.backend import Backend
+from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key import (
     ItemLike,
     LimitRef,
@@ -29,20 +28,14 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder
-from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan, Sleep
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
-from celery_throttle.store.steps import Step
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 T = TypeVar("T")
 H = TypeVar("H")
-M = TypeVar("M", float, float | None)
-
-#: Makes the plan that takes the units of a requirement, with its longest wait in seconds.
-AcquirePlan = Callable[[Requirement, M], Plan[Acquisition]]
 
 #: The number of requirements, or handles, that a limiter caches.
 CACHE_SIZE = 1024
@@ -93,7 +86,7 @@ class LimiterCore:
         return self.backend.store
 
     @cached_property
-    def plans(self) -> Plans | MemoryPlans:
+    def plans(self) -> AnyPlans:
         """The plans of all operations."""
         return self.backend.plans
 
@@ -188,7 +181,10 @@ class LimiterCore:
         return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
 
     def _take(
-        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+        self,
+        requirement: Requirement,
+        max_wait: float | None,
+        make_plan: Callable[..., Plan[Acquisition]],
     ) -> Acquisition:
         call = self._direct_call(requirement, max_wait)
         taken = None
@@ -197,7 +193,10 @@ class LimiterCore:
         return self.run_plan(make_plan(requirement, max_wait)) if taken is None else taken
 
     async def _atake(
-        self, requirement: Requirement, max_wait: M, make_plan: AcquirePlan[M]
+        self,
+        requirement: Requirement,
+        max_wait: float | None,
+        make_plan: Callable[..., Plan[Acquisition]],
     ) -> Acquisition:
         call = self._direct_call(requirement, max_wait)
         taken = None
@@ -230,11 +229,6 @@ class LimiterCore:
         source = self.current_run() or self.plans
         return source.try_acquire(requirement, max_wait)
 
-    def reserve_plan(self, requirement: Requirement, max_wait: float) -> Plan[Acquisition]:
-        """Return the plan that takes an estimate."""
-        longest = check_duration(max_wait, "max_wait")
-        return self.acquire_plan(requirement, longest, mode="reserve")
-
     def return_slots(self, acquisition: Acquisition) -> None:
         """Return slots that a task already held to the task; only tasks have such slots."""
         run = self.current_run() if acquisition.task_items else None
@@ -255,44 +249,31 @@ class LimiterCore:
 
     def run_plan(self, plan: Plan[T]) -> T:
         """Execute a plan, blocking."""
-        resume: Callable[[Any], Call | Sleep] = plan.send
-        result: Any = None
-        while True:
-            try:
-                step = resume(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            resume, result = plan.send, None
-            if isinstance(step, Call):
-                try:
-                    result = self.store.run(step)
-                except StoreError as error:
-                    resume, result = plan.throw, error
-            elif self.clock is not None:
-                self.clock.advance(step.seconds)
-            else:
-                time.sleep(step.seconds)
-
-    def plan_step(self, plan: Plan[Any]) -> Step:
-        """Return the step that runs a plan."""
-        return Step(partial(self.run_plan, plan), partial(self.arun_plan, plan))
+        return run_steps(self.plan_steps(plan))
 
     async def arun_plan(self, plan: Plan[T]) -> T:
         """:meth:`run_plan` for asyncio."""
+        return await arun_steps(self.plan_steps(plan))
+
+    def plan_steps(self, plan: Plan[T]) -> Steps[T]:
+        """Return the steps that execute a plan. An error of a call is raised in the plan."""
         resume: Callable[[Any], Call | Sleep] = plan.send
         result: Any = None
         while True:
             try:
-                step = resume(result)
+                action = resume(result)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            resume, result = plan.send, None
-            if isinstance(step, Call):
-                try:
-                    result = await self.store.arun(step)
-                except StoreError as error:
-                    resume, result = plan.throw, error
-            elif self.clock is not None:
-                self.clock.advance(step.seconds)
-            else:
-                await asyncio.sleep(step.seconds)
+            resume = plan.send
+            try:
+                result = yield self._step(action)
+            except StoreError as error:
+                resume, result = plan.throw, error
+
+    def _step(self, action: Call | Sleep) -> Step:
+        if isinstance(action, Call):
+            return Step(partial(self.store.run, action), partial(self.store.arun, action))
+        if self.clock is None:
+            return Step(partial(time.sleep, action.seconds), partial(asyncio.sleep, action.seconds))
+        advance = partial(self.clock.advance, action.seconds)
+        return Step(advance, advance)

@@ -9,12 +9,11 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
-from celery_throttle.observe.details import read_details
 from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.report.report import Report, read_report
-from celery_throttle.observe.status.tasks import read_waiting_tasks
-from celery_throttle.observe.task_values import WaitingPage
+from celery_throttle.observe.report import Report, read_report
+from celery_throttle.observe.status.limits import read_details
+from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
 from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
 
@@ -22,9 +21,9 @@ from celery_throttle.operations.author import Author
 class LimitHandle:
     """One limit, or one key of it. ``limiter[...]`` and ``throttle[...]`` return it.
 
-    Its methods do the same as the methods of the limiter, for this limit alone. They raise
-    :class:`~celery_throttle.UnknownLimitError` if the limit is not defined, and
-    :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached.
+    Its methods raise :class:`~celery_throttle.UnknownLimitError` if the limit is not defined, and
+    :class:`~celery_throttle.StoreUnavailableError` if the server cannot be reached. Limits in
+    memory, and disabled limits, have no status: :class:`~celery_throttle.ConfigurationError`.
 
     Attributes:
         limiter: The limiter, or the ``Throttle``.
@@ -62,15 +61,18 @@ class LimitHandle:
 
         Args:
             cost: Units to take, above 0, whole or not; default 1.
-            max_wait: The most seconds to wait; default 0.
+            max_wait: The most seconds to wait, 0 to 1e9; default 0.
 
         Returns:
             The decision, which is always allowed.
 
         Raises:
-            Throttled: The limit does not allow it in that time.
+            Throttled: The limit does not allow it in that time. If a
+                :class:`~celery_throttle.Throttle` raises it in a task that a worker runs, the task
+                joins its line.
             CostError: The cost is not a number above 0, or above the burst.
-            LimitValueError: The limit has slots, which :meth:`slot` takes.
+            LimitValueError: The limit has slots, which :meth:`slot` takes; or an argument is out of
+                range.
         """
         return self.limiter.take(self._require(cost), max_wait)
 
@@ -83,11 +85,11 @@ class LimitHandle:
 
         Args:
             cost: See :meth:`acquire`.
-            max_wait: The most seconds to wait; default 0. None: do not wait, but let a
-                ``leaky-queue`` take the units for a later start, after ``delay`` seconds.
+            max_wait: The most seconds to wait, 0 to 1e9; default 0. None: do not wait, but let a
+                ``leaky-queue`` take the units for a later start. Then the caller waits for the
+                ``delay`` of the decision.
 
-        Raises:
-            LimitError: As for :meth:`acquire`.
+        Raises as :meth:`acquire`, except for a refusal.
         """
         return self.limiter.try_take(self._require(cost), max_wait)
 
@@ -96,12 +98,14 @@ class LimitHandle:
         return await self.limiter.atry_take(self._require(cost), max_wait)
 
     def acquire_up_to(self, most: Cost) -> Decision:
-        """Take as many units as the limit allows.
-
-        See :meth:`~celery_throttle.Limiter.acquire_up_to`.
+        """Take as many units as the limit allows, at most ``most``.
 
         Args:
-            most: The most units to take, 0 or more.
+            most: The most units to take, 0 or more. It may be above the burst.
+
+        Returns:
+            The decision. ``granted`` is the number of units taken, which is whole if ``most`` is
+            whole. If no units are available, the decision is a refusal.
         """
         requirement = self.limiter.require_up_to([self.ref], most)
         return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
@@ -126,50 +130,53 @@ class LimitHandle:
         return await self.limiter.arun_plan(self.limiter.plans.peek(self._require(cost, least=0)))
 
     def reserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
-        """Take an estimated cost now, to settle it later.
-
-        See :meth:`~celery_throttle.Limiter.reserve`.
+        """Take an estimated cost now; settle it when the actual cost (tokens, bytes) is known.
 
         Args:
             cost: The estimate in units, above 0.
-            max_wait: The most seconds to wait; default 0.
+            max_wait: The most seconds to wait, 0 to 1e9; default 0.
 
         Returns:
-            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
-
-        Raises:
-            Throttled: The limit does not allow it in that time.
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle. Raises as
+            :meth:`acquire`.
         """
-        plan = self.limiter.reserve_plan(self._require(cost), max_wait)
+        plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
         return Reservation(self.limiter, self.limiter.run_plan(plan))
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        plan = self.limiter.reserve_plan(self._require(cost), max_wait)
+        plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
         return Reservation(self.limiter, await self.limiter.arun_plan(plan))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
-        """Return a context manager that holds a slot of the limit.
-
-        See :meth:`~celery_throttle.Limiter.slot`.
+        """Return a context manager that holds a slot of the limit, for ``with`` or ``async with``.
 
         Args:
             cost: Units to take from the rates of the limit, if it has rates besides its slots;
                 default 1. The call takes one slot, whatever the cost.
-            max_wait: The most seconds to wait; default 0. The ``with`` raises
-                :class:`~celery_throttle.Throttled` if the limit does not allow it in that time.
+            max_wait: The most seconds to wait for the slot, 0 to 1e9; default 0.
             lease: Seconds after which the slot is free again if this process dies, 1 to 3600;
-                default 30.
+                default 30. A thread renews the lease while the slot is held.
+
+        Returns:
+            A :class:`~celery_throttle.limiter.leases.Slot`. The ``with`` takes the slot when it
+            begins, and raises as :meth:`acquire`.
         """
         return Slot(self.limiter, self._require(cost), max_wait, lease)
 
     def learn(self, feedback: Feedback) -> float:
         """Apply the feedback of an API's answer to the limit.
 
+        A refusal stops the limit for all clients at once. If the API reports that its quota has
+        fewer units left than the limit, the difference counts as used. The rate of an adaptive
+        limit increases or decreases.
+
         Args:
             feedback: The feedback.
 
-        Returns the seconds for which the limit stops; 0.0 if it does not stop.
+        Returns:
+            The seconds for which the limit stops; 0.0 if it does not stop. Infinity if it is paused
+            until it is resumed.
         """
         return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), feedback))
 
@@ -193,22 +200,9 @@ class LimitHandle:
         """
         return self.limiter.run_plan(forecast_limit(self.limiter.observer, self.ref, measured))
 
-    async def aforecast(self, *, measured: float | None = None) -> Forecast:
-        """The asyncio twin of :meth:`forecast`."""
-        plan = forecast_limit(self.limiter.observer, self.ref, measured)
-        return await self.limiter.arun_plan(plan)
-
     def status(self) -> LimitDetails:
-        """Return the details of the limit, or of the key: definition, usage, waiting tasks, pauses.
-
-        Raises:
-            ConfigurationError: There is no server: the limits are in memory or disabled.
-        """
+        """Return details of the limit or key: its definition, usage, waiting tasks and pauses."""
         return self.limiter.run_plan(read_details(self.limiter.observer, self.ref))
-
-    async def astatus(self) -> LimitDetails:
-        """The asyncio twin of :meth:`status`."""
-        return await self.limiter.arun_plan(read_details(self.limiter.observer, self.ref))
 
     def list_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return the tasks that wait at the limit, page by page.
@@ -218,21 +212,10 @@ class LimitHandle:
         Args:
             first: The number of tasks to skip: ``next`` of the previous page. Default 0.
             most: The most tasks on a page; default 50.
-
-        Raises:
-            ConfigurationError: There is no server: the limits are in memory or disabled.
         """
-        plan = read_waiting_tasks(
-            self.limiter.observer, self.ref, self.limiter.task_name, first, most
-        )
-        return self.limiter.run_plan(plan)
-
-    async def alist_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
-        """The asyncio twin of :meth:`list_waiting`."""
-        plan = read_waiting_tasks(
-            self.limiter.observer, self.ref, self.limiter.task_name, first, most
-        )
-        return await self.limiter.arun_plan(plan)
+        limiter = self.limiter
+        plan = read_waiting_tasks(limiter.observer, self.ref, limiter.task_name, first, most)
+        return limiter.run_plan(plan)
 
     def report(self, seconds: float = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
@@ -243,14 +226,8 @@ class LimitHandle:
 
         Raises:
             LimitValueError: The duration is out of range.
-            ConfigurationError: There is no server: the limits are in memory or disabled.
         """
         return self.limiter.run_plan(read_report(self.limiter.observer, self.ref.name, seconds))
-
-    async def areport(self, seconds: float = 86_400.0) -> Report:
-        """The asyncio twin of :meth:`report`."""
-        plan = read_report(self.limiter.observer, self.ref.name, seconds)
-        return await self.limiter.arun_plan(plan)
 
     def define(
         self,
@@ -295,20 +272,6 @@ class LimitHandle:
         plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
         self.limiter.run_plan(plan)
 
-    async def adefine(
-        self,
-        definition: LimitsLike | None = None,
-        *,
-        weight: int | None = None,
-        seconds: float | None = None,
-        reason: str | None = None,
-        by: str | None = None,
-    ) -> None:
-        """The asyncio twin of :meth:`define`."""
-        author = Author.of(by, reason)
-        plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
-        await self.limiter.arun_plan(plan)
-
     def undefine(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Remove the definition that :meth:`define` made: the rules file or the code decides again.
 
@@ -324,11 +287,6 @@ class LimitHandle:
             by: See :meth:`define`.
         """
         self.limiter.run_plan(self.limiter.plans.undefine(self.ref, Author.of(by, reason)))
-
-    async def aundefine(self, *, reason: str | None = None, by: str | None = None) -> None:
-        """The asyncio twin of :meth:`undefine`."""
-        plan = self.limiter.plans.undefine(self.ref, Author.of(by, reason))
-        await self.limiter.arun_plan(plan)
 
     def pause(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
@@ -352,13 +310,6 @@ class LimitHandle:
         plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
         return self.limiter.run_plan(plan)
 
-    async def apause(
-        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
-    ) -> float:
-        """The asyncio twin of :meth:`pause`."""
-        plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
-        return await self.limiter.arun_plan(plan)
-
     def resume(self, *, reason: str | None = None, by: str | None = None) -> bool:
         """Lift the pause, and do nothing else: units in use stay in use.
 
@@ -375,11 +326,6 @@ class LimitHandle:
         """
         return self.limiter.run_plan(self.limiter.plans.resume(self.ref, Author.of(by, reason)))
 
-    async def aresume(self, *, reason: str | None = None, by: str | None = None) -> bool:
-        """The asyncio twin of :meth:`resume`."""
-        plan = self.limiter.plans.resume(self.ref, Author.of(by, reason))
-        return await self.limiter.arun_plan(plan)
-
     def reset(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Clear the units in use, and lift the pause. Workers check waiting tasks again at once.
 
@@ -393,8 +339,3 @@ class LimitHandle:
             by: See :meth:`define`.
         """
         self.limiter.run_plan(self.limiter.plans.reset(self.ref, Author.of(by, reason)))
-
-    async def areset(self, *, reason: str | None = None, by: str | None = None) -> None:
-        """The asyncio twin of :meth:`reset`."""
-        plan = self.limiter.plans.reset(self.ref, Author.of(by, reason))
-        await self.limiter.arun_plan(plan)

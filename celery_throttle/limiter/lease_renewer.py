@@ -1,6 +1,6 @@
 """Renews the leases of slots that are held outside tasks, in one thread of a process.
 
-The thread runs while slots are held, and a little longer. After a fork the child starts its own.
+The thread runs while slots are held. After a fork the child starts its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from celery_throttle.limits.key import LimitRef
 #: Renewals within the duration of a lease.
 RENEWALS_PER_LEASE = 3
 
-#: Seconds without a held slot after which the thread ends.
-LINGER_SECONDS = 1.0
+#: Seconds between two looks for leases to renew. The shortest lease lasts a second.
+CHECK_SECONDS = 0.2
 
 
 class _HeldLease(NamedTuple):
@@ -41,52 +41,47 @@ class LeaseRenewer:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._held: dict[str, _HeldLease] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, holder: str, refs: Sequence[LimitRef], lease: float) -> None:
         """Renew the slots of a holder from now on, for ``lease`` seconds each time."""
         if self._pid != os.getpid():
             self._reset()
-        with self._changed:
-            due = time.monotonic() + lease / RENEWALS_PER_LEASE
-            is_next = all(due < held.due for held in self._held.values())
-            self._held[holder] = _HeldLease(refs, lease, due)
+        with self._lock:
+            self._held[holder] = _HeldLease(refs, lease, _next_due(lease))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._renew_all, name="throttle-slots", daemon=True
                 )
                 self._thread.start()
-            elif is_next:
-                self._changed.notify()
 
     def remove(self, holder: str) -> None:
         """Stop renewing the slots of a holder."""
         if self._pid == os.getpid():
-            with self._changed:
+            with self._lock:
                 self._held.pop(holder, None)
 
     def _renew_all(self) -> None:
-        while self._wait():
-            with self._changed:
-                now = time.monotonic()
-                due = [(holder, held) for holder, held in self._held.items() if held.due <= now]
-            for holder, held in due:
-                with suppress(Exception):  # whatever failed, the next renewal may succeed
-                    self._renew(holder, held.refs, held.lease)
-                with self._changed:
-                    if holder in self._held:
-                        due_at = time.monotonic() + held.lease / RENEWALS_PER_LEASE
-                        self._held[holder] = held._replace(due=due_at)
+        while self._renew_due():
+            time.sleep(CHECK_SECONDS)
 
-    def _wait(self) -> bool:
-        """Wait until a renewal is due; False if no slot has been held for a while."""
-        with self._changed:
-            if not self._held:
-                self._changed.wait(LINGER_SECONDS)
+    def _renew_due(self) -> bool:
+        """Renew the leases that are due; False if no slot is held, so that the thread ends."""
+        with self._lock:
             if not self._held:
                 self._thread = None
                 return False
-            due = min(held.due for held in self._held.values())
-            self._changed.wait(max(0.0, due - time.monotonic()))
+            now = time.monotonic()
+            due = [(holder, held) for holder, held in self._held.items() if held.due <= now]
+        for holder, held in due:
+            with suppress(Exception):  # whatever failed, the next renewal may succeed
+                self._renew(holder, held.refs, held.lease)
+            with self._lock:
+                if holder in self._held:
+                    self._held[holder] = held._replace(due=_next_due(held.lease))
         return True
+
+
+def _next_due(lease: float) -> float:
+    return time.monotonic() + lease / RENEWALS_PER_LEASE

@@ -1,30 +1,32 @@
-"""Limits without Celery: acquire, reserve, slot, pause, define and forecast, also for asyncio.
+"""Limits without Celery: several limits in one call, and all limits.
 
 The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the same plan of
-:mod:`celery_throttle.operations`. Limits in memory, and disabled limits, have no status.
+:mod:`celery_throttle.operations`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from celery_throttle.limiter.backend import disabled_backend, make_backend
+from celery_throttle.limiter.backend import disabled_backend, make_backend, pause_all, resume_all
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
-from celery_throttle.observe.report.records import record_totals
-from celery_throttle.observe.status.changes import read_changes
+from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.status.limits import read_page
-from celery_throttle.observe.status.tasks import explain_task
-from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.status.records import record_totals
+from celery_throttle.observe.status.stored import read_changes
+from celery_throttle.observe.status.tasks import TaskStatus, explain_task
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
+from celery_throttle.operations.rules import FileRules, author_of_file
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
 
@@ -33,7 +35,11 @@ class Limiter(LimiterCore):
 
     ``limiter["api"]`` is the limit ``api``, and ``limiter["mail", "tenant-42"]`` is one key of the
     limit ``mail``. Most code uses these handles, which have every operation of one limit. The
-    methods of the limiter act on several limits at once.
+    methods of the limiter act on several limits at once. Their first argument, ``limits``, has
+    names, or handles such as ``limiter["mail", 42]``; 1 to 1,000, each once. A cost (``cost``,
+    ``most``) is taken from each limit. ``cost`` may also be a mapping of limit names to units; for
+    a limit that it does not contain, the cost is 1. All else (``max_wait``, ``lease``, the result,
+    the errors) is as for the method of the same name of :class:`LimitHandle`.
 
     A limiter connects to the server when it is first used. Its methods raise
     :class:`UnknownLimitError` if a limit is not defined, and :class:`StoreUnavailableError` if the
@@ -102,23 +108,9 @@ class Limiter(LimiterCore):
     ) -> Decision:
         """Take ``cost`` units from every limit, or raise :class:`Throttled` and take none.
 
-        A caller outside tasks cannot join a line: it competes freely with the tasks in lines.
-
-        Args:
-            limits: Names, or handles such as ``limiter["mail", 42]``; 1 to 1,000, each once.
-            cost: Units to take from each limit, above 0, whole or not; default 1. Or a mapping of
-                limit names to units; for a limit that it does not contain, the cost is 1.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
-
-        Returns:
-            The decision, which is always allowed.
-
-        Raises:
-            Throttled: The limits do not allow it in that time. If a :class:`Throttle` raises it in
-                a task that a worker runs, the task joins its line.
-            CostError: The cost is not a number above 0, or above the burst of a limit.
-            LimitValueError: A limit has slots, which :meth:`slot` takes; a limit is given twice; or
-                another argument is out of range.
+        A caller outside tasks cannot join a line: it competes freely with the tasks in lines. If a
+        :class:`Throttle` raises :class:`Throttled` in a task that a worker runs, the task joins its
+        line.
 
         Example:
             >>> limiter = Limiter("memory://", {"api": "100/s burst 20", "mail": "10/m"})
@@ -138,19 +130,7 @@ class Limiter(LimiterCore):
     ) -> Decision:
         """Take ``cost`` units from every limit, or none; the decision says which.
 
-        Args:
-            limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0. None: do not
-                wait, but let a ``leaky-queue`` take the units for a later start. Then the caller
-                waits for the ``delay`` of the decision.
-
-        Returns:
-            The decision, which is false if the limits refuse. A refusal is not an error, within a
-            task either: the task does not join a line.
-
-        Raises:
-            LimitError: As for :meth:`acquire`.
+        A refusal is not an error, within a task either: the task does not join a line.
 
         Example:
             >>> limiter = Limiter("memory://", {"news": "1/h", "mail": "10/m"})
@@ -166,20 +146,7 @@ class Limiter(LimiterCore):
         return await self.atry_take(self.require(limits, cost), max_wait)
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
-        """Take as many units as all limits allow, at most ``most``, the same number from each.
-
-        Args:
-            limits: See :meth:`acquire`.
-            most: The most units to take, 0 or more. It may be above the burst.
-
-        Returns:
-            The decision. ``granted`` is the number of units taken, which is whole if ``most`` is
-            whole. If no units are available, the decision is a refusal.
-
-        Raises:
-            CostError: ``most`` is not a number, or below 0.
-            LimitValueError: A limit has slots.
-        """
+        """Take as many units as all limits allow, at most ``most``, the same number from each."""
         return self.run_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     async def aacquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
@@ -187,17 +154,7 @@ class Limiter(LimiterCore):
         return await self.arun_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
 
     def peek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
-        """Return the decision that :meth:`try_acquire` would return now, and take nothing.
-
-        For a ``leaky-queue``, this is the decision with ``max_wait=None``.
-
-        Args:
-            limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`; it may also be 0.
-
-        Raises:
-            CostError: The cost is not a number, below 0, or above the burst of a limit.
-        """
+        """Return the decision that :meth:`try_acquire` would return now, and take nothing."""
         return self.run_plan(self.plans.peek(self.require(limits, cost, least=0)))
 
     async def apeek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
@@ -209,19 +166,6 @@ class Limiter(LimiterCore):
     ) -> Reservation:
         """Take an estimated cost now; settle it when the actual cost (tokens, bytes) is known.
 
-        Args:
-            limits: See :meth:`acquire`.
-            cost: The estimate; see :meth:`acquire`.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
-
-        Returns:
-            The :class:`~celery_throttle.limiter.leases.Reservation` to settle.
-
-        Raises:
-            Throttled: The limits do not allow it in that time.
-            CostError: The cost is not a number above 0, or above the burst of a limit.
-            LimitValueError: A limit has slots, or an argument is out of range.
-
         Example:
             >>> limiter = Limiter("memory://", {"tokens": "40000/day using fixed-window"})
             >>> reservation = limiter.reserve(["tokens"], 1500)
@@ -229,14 +173,14 @@ class Limiter(LimiterCore):
             >>> limiter["tokens"].peek().remaining
             38680
         """
-        plan = self.reserve_plan(self.require(limits, cost), max_wait)
+        plan = self.acquire_plan(self.require(limits, cost), max_wait, mode="reserve")
         return Reservation(self, self.run_plan(plan))
 
     async def areserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        plan = self.reserve_plan(self.require(limits, cost), max_wait)
+        plan = self.acquire_plan(self.require(limits, cost), max_wait, mode="reserve")
         return Reservation(self, await self.arun_plan(plan))
 
     def slot(
@@ -249,24 +193,7 @@ class Limiter(LimiterCore):
     ) -> Slot:
         """Return a context manager that holds a slot of every limit that has slots.
 
-        From limits with a rate it takes units as :meth:`acquire` does, all or nothing. The result
-        works with ``with`` and with ``async with``.
-
-        Args:
-            limits: See :meth:`acquire`.
-            cost: See :meth:`acquire`. The call takes one slot of each limit with slots, whatever
-                the cost.
-            max_wait: The most seconds to wait for the limits, 0 to 1e9; default 0.
-            lease: Seconds after which a slot is free again if this process dies, 1 to 3600; default
-                30. A thread renews the lease while the slot is held.
-
-        Returns:
-            A :class:`~celery_throttle.limiter.leases.Slot`. The ``with`` takes the slot when it
-            begins. It raises :class:`Throttled` if the limits do not allow it in that time, and the
-            other errors of :meth:`acquire`.
-
-        Raises:
-            LimitValueError: ``max_wait`` or ``lease`` is out of range.
+        From limits with a rate it takes units as :meth:`acquire` does, all or nothing.
 
         Example:
             >>> limiter = Limiter("memory://", {"github": "1 at once"})
@@ -277,19 +204,9 @@ class Limiter(LimiterCore):
         return Slot(self, self.require(limits, cost), max_wait, lease)
 
     def learn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
-        """Apply the feedback of an API's answer to limits.
+        """Apply the feedback of an API's answer to the limits that the request passed.
 
-        A refusal stops the limits for all clients at once. If the API reports that its quota has
-        fewer units left than a limit, the difference counts as used in the limit. The rate of an
-        adaptive limit increases or decreases.
-
-        Args:
-            limits: The limits that the request passed; see :meth:`acquire`.
-            feedback: The feedback.
-
-        Returns:
-            The seconds for which the limits stop: for several limits, the longest stop. 0.0 if none
-            of them stops. Infinity if one of them is paused until it is resumed.
+        It returns the longest stop of the limits.
         """
         return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
 
@@ -307,10 +224,6 @@ class Limiter(LimiterCore):
         """
         return self.run_plan(read_page(self.observer, after, most))
 
-    async def astatus(self, *, after: str = "", most: int = 100) -> Status:
-        """The asyncio twin of :meth:`status`."""
-        return await self.arun_plan(read_page(self.observer, after, most))
-
     def explain(self, task_id: str) -> TaskStatus:
         """Return where a task is, and why it does not run yet.
 
@@ -319,10 +232,6 @@ class Limiter(LimiterCore):
                 ``"unknown"``.
         """
         return self.run_plan(explain_task(self.observer, task_id, self.task_name))
-
-    async def aexplain(self, task_id: str) -> TaskStatus:
-        """The asyncio twin of :meth:`explain`."""
-        return await self.arun_plan(explain_task(self.observer, task_id, self.task_name))
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
@@ -333,10 +242,6 @@ class Limiter(LimiterCore):
                 newest change.
         """
         return self.run_plan(read_changes(self.observer, most, before))
-
-    async def achanges(self, *, most: int = 100, before: str | None = None) -> list[Change]:
-        """The asyncio twin of :meth:`changes`."""
-        return await self.arun_plan(read_changes(self.observer, most, before))
 
     def pause_all(
         self, seconds: float | None, *, reason: str | None = None, by: str | None = None
@@ -357,13 +262,7 @@ class Limiter(LimiterCore):
         Raises:
             LimitValueError: ``seconds`` is out of range.
         """
-        return self.run_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
-
-    async def apause_all(
-        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
-    ) -> list[str]:
-        """The asyncio twin of :meth:`pause_all`."""
-        return await self.arun_plan(self.plans.pause_all(seconds, Author.of(by, reason)))
+        return self.run_plan(pause_all(self.plans, seconds, Author.of(by, reason)))
 
     def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
         """Lift the pauses of all limits.
@@ -378,11 +277,7 @@ class Limiter(LimiterCore):
         Returns:
             The names of the limits that were paused.
         """
-        return self.run_plan(self.plans.resume_all(Author.of(by, reason)))
-
-    async def aresume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
-        """The asyncio twin of :meth:`resume_all`."""
-        return await self.arun_plan(self.plans.resume_all(Author.of(by, reason)))
+        return self.run_plan(resume_all(self.plans, Author.of(by, reason)))
 
     def register(self) -> None:
         """Put the limits of the code in force, unless the rules file or a definition replaces them.
@@ -395,3 +290,40 @@ class Limiter(LimiterCore):
     def record_totals(self) -> None:
         """Record the totals of all limits, for reports; workers do this every ten seconds."""
         self.run_plan(record_totals(self.observer))
+
+
+def apply_rules(
+    limiter: Limiter,
+    rules: Rules,
+    source: str,
+    *,
+    modified: float | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> bool:
+    """Put the rules of a file in force, all at once, in place of the rules in force.
+
+    Definitions and weights that were set at run time stay in force; when they end, the rules
+    apply. Units in use stay in use, as after a definition at run time.
+
+    Args:
+        limiter: The limiter, or the ``Throttle``.
+        rules: The rules, see :func:`~celery_throttle.limits.rules.file.load_rules`.
+        source: The path of the file, recorded with the change.
+        modified: When the file was modified, in seconds since 1970. If the rules in force were
+            modified later, the call changes nothing. None (the default): now, so that the call
+            always replaces the rules in force.
+        by: The author, up to 500 characters. Default: the user and host of this process.
+        reason: The reason, up to 500 characters. Default: the name of the file.
+
+    Returns:
+        Whether the rules are in force.
+
+    Raises:
+        RulesError: A limit would switch between a rate and slots. The call changed nothing.
+        StoreUnavailableError: The server cannot be reached.
+    """
+    file = FileRules(rules, source, to_us(modified or 0))
+    author = author_of_file(source, by, reason)
+    plan = limiter.plans.apply_rules(file, author, is_new=modified is None)
+    return limiter.run_plan(plan).accepted

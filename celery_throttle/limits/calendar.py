@@ -19,9 +19,6 @@ from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 #: Periods that calendar windows may have, as units of a rate.
 CALENDAR_PERIODS = ("d", "w", "month")
 
-#: Years ahead for which every window is checked: no daylight saving change may skip its start.
-_CHECKED_YEARS = 10
-
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -31,7 +28,8 @@ class Calendar:
     """Windows of a day, a week (from Monday) or a month that begin at a time of day in a time zone.
 
     If that time occurs twice because clocks are set back, the window begins at its first
-    occurrence. Immutable.
+    occurrence. If it is skipped because clocks are set forward, the window begins as long after the
+    change: at 03:30 for 02:30. Immutable.
 
     Attributes:
         zone: The name of the zone in the IANA time zone database, such as
@@ -84,19 +82,6 @@ class Calendar:
         """The local time, as ``"07:30"``."""
         return f"{self.hour:02}:{self.minute:02}"
 
-    def check(self, period: str) -> None:
-        """Raise LimitValueError if daylight saving time skips the start of a coming window.
-
-        :meta private:
-        """
-        today = datetime.now(timezone.utc)
-        skipped = _first_skipped(self, period, today.year, today.month)
-        if skipped is not None:
-            raise LimitValueError(
-                f"on {skipped:%Y-%m-%d} the clocks of {self.zone} skip {self.at}, when a window "
-                "would begin; allowed: a time that every day has"
-            )
-
     def starts(self, period: str, around: int, count: int) -> list[int]:
         """Return the starts of ``count`` windows and the end of the last, in ascending order.
 
@@ -112,17 +97,9 @@ class Calendar:
         first = _start_of(_start_of(day, period) - timedelta(days=1), period)  # of the one before
         return [self._to_us(start) for start in islice(_starts_from(first, period), count + 1)]
 
-    def _local(self, day: datetime) -> datetime:
-        return day.replace(hour=self.hour, minute=self.minute, tzinfo=_zone(self.zone))
-
     def _to_us(self, day: datetime) -> int:
-        since_epoch = self._local(day).astimezone(timezone.utc) - _EPOCH
-        return since_epoch // timedelta(microseconds=1)
-
-    def _exists(self, day: datetime) -> bool:
-        local = self._local(day)
-        round_trip = local.astimezone(timezone.utc).astimezone(local.tzinfo)
-        return round_trip.replace(tzinfo=None) == local.replace(tzinfo=None)
+        start = day.replace(hour=self.hour, minute=self.minute, tzinfo=_zone(self.zone))
+        return (start.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
 
 
 @lru_cache(maxsize=64)
@@ -137,17 +114,6 @@ def _unknown_zone(name: object) -> LimitValueError:
     return LimitValueError(
         f"unknown time zone {shown(name)}; allowed: names such as 'America/Los_Angeles' or 'UTC'"
     )
-
-
-@lru_cache(maxsize=64)
-def _first_skipped(calendar: Calendar, period: str, year: int, month: int) -> datetime | None:
-    first = datetime(year, month, 1)  # noqa: DTZ001  # local on purpose
-    for day in _starts_from(_start_of(first, period), period):
-        if day.year > year + _CHECKED_YEARS:
-            break
-        if not calendar._exists(day):  # noqa: SLF001  # outside the class, so that it is cached
-            return day
-    return None
 
 
 def _start_of(day: datetime, period: str) -> datetime:

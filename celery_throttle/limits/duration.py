@@ -24,6 +24,20 @@ UNITS = {
     "us": 1,
 }
 
+_WORDS = {
+    "month": "months",
+    "w": "week weeks",
+    "d": "day days",
+    "h": "hour hours",
+    "m": "min minute minutes",
+    "s": "sec second seconds",
+}
+
+#: The symbol of each time unit, by all of its spellings.
+SPELLINGS = {
+    spelling: symbol for symbol in UNITS for spelling in (symbol, *_WORDS.get(symbol, "").split())
+}
+
 #: The largest product that the scripts may calculate.
 MAX_EXACT = 2**52
 
@@ -75,15 +89,21 @@ def parse_duration(text: str) -> int:
         LimitValueError: the text has another form, is no whole microseconds, or too long.
     """
     match = _DURATION.fullmatch(text.strip().lower())
-    unit = UNITS.get(match[2]) if match else None
-    if match is None or unit is None:
+    symbol = SPELLINGS.get(match[2]) if match else None
+    if match is None or symbol is None:
         units = ", ".join(reversed(UNITS))
         raise LimitValueError(
             f"{shown(text)} is no duration; allowed: a number and one of {units}, such as '0.5s'"
         )
-    us = Decimal(match[1]) * unit
+    us = Decimal(match[1]) * UNITS[symbol]
     if not 1 <= us <= MAX_EXACT or us % 1:
         raise LimitValueError(
             f"duration {shown(text)} is out of range; allowed: whole microseconds, 1 or more"
         )
     return int(us)
+
+
+def in_longest_unit(us: int) -> tuple[int, str]:
+    """Return microseconds as a multiple of the longest time unit that divides them."""
+    symbol = next(symbol for symbol, length in UNITS.items() if us % length == 0)
+    return us // UNITS[symbol], symbol

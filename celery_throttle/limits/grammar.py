@@ -8,13 +8,8 @@ from typing import Any
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 from celery_throttle.limits.calendar import Calendar
-from celery_throttle.limits.rate import (
-    Concurrency,
-    Rate,
-    parse_adaptive_rate,
-    parse_period,
-    parse_whole,
-)
+from celery_throttle.limits.duration import parse_duration
+from celery_throttle.limits.rate import Concurrency, Rate, parse_whole
 
 #: Each algorithm that ``using`` selects, and the clauses that apply to it.
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
@@ -72,68 +67,59 @@ def parse_fields(text: str) -> dict[str, Any]:
     clauses = dict(zip(keywords, map(str.strip, rest[1::2]), strict=True))
     if len(clauses) < len(keywords):
         raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
-    common = _pop_common_clauses(clauses, text)
+    own = [keyword for keyword in clauses if keyword not in (SHADOW, *COMMON_CLAUSES)]
+    if at_once and not head:
+        if own:
+            raise LimitValueError(f"'{own[0]}' does not apply to '{at_once[0]}'; {SLOT_CLAUSES}")
+        slots = Concurrency(parse_whole("number of slots", at_once[1], text))
+        return {"rate": slots, **_clause_fields(clauses, text)}
+    fields = _rate_fields(head, clauses, text)
+    for keyword in own:
+        if keyword not in ("using", *CLAUSES.get(fields["algorithm"], _KEYWORDS)):
+            raise wrong_clause_error(keyword, fields["algorithm"])
+    return {**fields, **_clause_fields(clauses, text)}
+
+
+def _rate_fields(head: str, clauses: dict[str, str], text: str) -> dict[str, Any]:
+    """Return the fields of a rate, and its algorithm."""
     adaptive = _ADAPTIVE.match(head)
-    if adaptive:
-        lowest, rate = parse_adaptive_rate(head[adaptive.end() :])
-        fields = _rate_fields(clauses, text, ADAPTIVE)
-        return {"lowest": lowest, "rate": rate, **fields, **common}
-    if not at_once or head:
-        return {"rate": Rate.parse(head.strip()), **_rate_fields(clauses, text), **common}
-    if clauses:
-        keyword = next(iter(clauses))
-        raise LimitValueError(f"'{keyword}' does not apply to '{at_once[0]}'; {SLOT_CLAUSES}")
-    return {"rate": Concurrency(parse_whole("number of slots", at_once[1], text)), **common}
-
-
-def _pop_common_clauses(clauses: dict[str, str], text: str) -> dict[str, Any]:
-    """Remove the common clauses from ``clauses`` and return their fields."""
-    fields: dict[str, Any] = {}
-    for keyword in COMMON_CLAUSES:
-        if keyword in clauses:
-            value = clauses.pop(keyword)
-            fields[keyword.replace("-", "_")] = (
-                value.lower() if keyword == "outage" else parse_whole(keyword, value, text)
-            )
-    if SHADOW in clauses:
-        value = clauses.pop(SHADOW)
-        if value:
-            raise LimitSyntaxError(f"'{SHADOW}' has no value; remove {shown(value)} behind it")
-        fields["shadow"] = True
-    return fields
-
-
-def _rate_fields(clauses: dict[str, str], text: str, known: str | None = None) -> dict[str, Any]:
-    """Return the fields of the clauses of a rate.
-
-    ``known`` is the algorithm if the syntax has determined it; otherwise ``using`` names it.
-    """
-    if known and "using" in clauses:
+    if not adaptive:
+        return {"rate": Rate.parse(head.strip()), "algorithm": clauses.get("using", "gcra").lower()}
+    if "using" in clauses:
         raise LimitSyntaxError(f"{shown(text)} names two algorithms; allowed: one")
-    algorithm = known or clauses.pop("using", "gcra").lower()
-    for keyword in clauses:
-        if keyword not in CLAUSES.get(algorithm, _KEYWORDS):
-            raise wrong_clause_error(keyword, algorithm)
-    fields: dict[str, Any] = {"algorithm": algorithm}
-    for keyword in ("burst", "parts"):
-        if keyword in clauses:
-            fields[keyword] = parse_whole(keyword, clauses[keyword], text)
-    if "latency" in clauses:
-        fields["latency_us"] = parse_period(clauses["latency"], text)
-    if "oldest" in clauses:
-        fields["oldest"] = clauses["oldest"].lower()
-    return {**fields, **_window_field(clauses, text)}
+    lowest, separator, highest = head[adaptive.end() :].partition("..")
+    if not separator:
+        raise LimitSyntaxError(
+            f"{shown(lowest)} is not a range of rates; allowed: '<lowest>..<highest>/<period>', "
+            "such as 'adaptive 10..100/s'"
+        )
+    count = parse_whole("lowest count", lowest.strip(), text)
+    return {"lowest": count, "rate": Rate.parse(highest), "algorithm": ADAPTIVE}
 
 
-def _window_field(clauses: dict[str, str], text: str) -> dict[str, Any]:
-    """Return the field ``window`` if a clause says where windows begin."""
+def _clause_fields(clauses: Mapping[str, str], text: str) -> dict[str, Any]:
+    """Return the fields of the clauses."""
+    fields: dict[str, Any] = {}
+    for keyword, value in clauses.items():
+        if keyword in ("burst", "parts", "max-keys", "max-waiting"):
+            fields[keyword.replace("-", "_")] = parse_whole(keyword, value, text)
+        elif keyword in ("oldest", "outage"):
+            fields[keyword] = value.lower()
+        elif keyword == "latency":
+            fields["latency_us"] = parse_duration(value)
+        elif keyword == "from":
+            fields["window"] = value.lower()
+        elif keyword == SHADOW:
+            if value:
+                raise LimitSyntaxError(f"'{SHADOW}' has no value; remove {shown(value)} behind it")
+            fields["shadow"] = True
     if "in" in clauses or "at" in clauses:
         if "from" in clauses:
             raise LimitSyntaxError(
                 f"'from' and a time zone contradict each other in {shown(text)}; allowed: one"
             )
-        return {"window": Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))}
-    return {"window": clauses["from"].lower()} if "from" in clauses else {}
+        fields["window"] = Calendar.parse(clauses.get("in", "UTC"), clauses.get("at", "00:00"))
+    return fields
 
 
 def wrong_clause_error(keyword: str, algorithm: str) -> LimitValueError:

@@ -6,7 +6,6 @@ packs limits for the scripts on the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -15,7 +14,7 @@ from celery_throttle.errors import CostError, LimitError, LimitSyntaxError, Limi
 from celery_throttle.limits import grammar
 from celery_throttle.limits.calendar import CALENDAR_PERIODS, Calendar
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
-from celery_throttle.limits.duration import MAX_EXACT, UNITS
+from celery_throttle.limits.duration import MAX_EXACT, UNITS, in_longest_unit
 from celery_throttle.limits.grammar import (
     ADAPTIVE,
     ALGORITHMS,
@@ -33,7 +32,6 @@ from celery_throttle.limits.rate import (
     Concurrency,
     Rate,
     check_whole,
-    format_period,
 )
 
 #: Microseconds by which a start is booked ahead at most. If a state was written further in the
@@ -129,32 +127,44 @@ class Limit:
         elif self.burst is None:
             self._set(burst=1)
         check_whole("burst", self.burst, MAX_UNITS)
-        for keyword in self._given_clauses():
+        for keyword in self._own_clauses():
             if keyword not in CLAUSES[self.algorithm]:
                 raise wrong_clause_error(keyword, self.algorithm)
         self._check_exact(self.rate)
-        self._check_adaptive(self.rate)
-        self._check_window(self.rate)
-        self._check_parts(self.rate)
+        checks = {
+            ADAPTIVE: self._check_adaptive,
+            "fixed-window": self._check_window,
+            "sliding-window": self._check_parts,
+        }
+        if self.algorithm in checks:
+            checks[self.algorithm](self.rate)
 
     def _check_slots(self, slots: Concurrency) -> None:
         head = self.burst, self.algorithm
-        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or any(self._given_clauses()):
+        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or self._own_clauses():
             raise LimitValueError(f"'{slots}' takes no other clauses; {SLOT_CLAUSES}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
-    def _given_clauses(self) -> Iterator[str]:
-        """Yield a keyword for each field of single algorithms that differs from its default."""
-        if self.lowest is not None or self.latency_us is not None:
-            yield "latency"
-        if self.window != "epoch":
-            yield "from" if self.window == FIRST_REQUEST else "in"
+    def _own_clauses(self) -> dict[str, Any]:
+        """Return the clauses of single algorithms, ``burst`` aside, that are not their defaults."""
+        clauses: dict[str, Any] = {}
+        if self.latency_us is not None:
+            clauses["latency"] = self.latency_us
+        if isinstance(self.window, Calendar):
+            if self.window.at != "00:00":
+                clauses["at"] = self.window.at
+            clauses["in"] = self.window.zone
+        elif self.window != "epoch":
+            clauses["from"] = self.window
         if self.parts != 1:
-            yield "parts"
+            clauses["parts"] = self.parts
         if self.oldest != "weighted":
-            yield "oldest"
+            clauses["oldest"] = self.oldest
+        return clauses
 
     def _check_common(self) -> None:
+        if self.lowest is not None and self.algorithm != ADAPTIVE:
+            raise LimitValueError(f"lowest {shown(self.lowest)} is for adaptive limits only")
         if self.max_keys is not None:
             check_whole("max-keys", self.max_keys, MAX_KEYS)
         if self.max_waiting is not None:
@@ -183,8 +193,6 @@ class Limit:
             )
 
     def _check_adaptive(self, rate: Rate) -> None:
-        if self.algorithm != ADAPTIVE:
-            return
         if self.lowest is None:
             raise LimitValueError(
                 f"an adaptive limit has no lowest rate; allowed: '{ADAPTIVE} <lowest>..{rate}'"
@@ -199,8 +207,6 @@ class Limit:
             check_whole("latency in microseconds", self.latency_us, UNITS["h"], "(an hour)")
 
     def _check_window(self, rate: Rate) -> None:
-        if self.algorithm != "fixed-window":
-            return
         if self.window == "epoch" and self.calendar_period == "month":
             self._set(window=Calendar())
         if isinstance(self.window, Calendar):
@@ -209,15 +215,12 @@ class Limit:
                     f"windows in a time zone, or at a time of a day, cannot be those of {rate}; "
                     "allowed: a period of one day, one week or one month"
                 )
-            self.window.check(self.calendar_period)
         elif self.window not in ("epoch", FIRST_REQUEST):
             raise LimitValueError(
                 f"windows cannot begin from {shown(self.window)}; allowed: {FIRST_REQUEST!r}"
             )
 
     def _check_parts(self, rate: Rate) -> None:
-        if self.algorithm != "sliding-window":
-            return
         check_whole("number of parts", self.parts, MAX_PARTS)
         if rate.period_us % self.parts:
             raise LimitValueError(
@@ -238,18 +241,8 @@ class Limit:
         """Parse the text of a limit.
 
         The text is a rate (``"100/s"``, ``"5/10s"``), a range of rates (``"adaptive 10..100/s"``)
-        or a number of slots (``"10 at once"``), followed by clauses. The clauses may come in any
-        order, each at most once:
-
-        - ``using <algorithm>``
-        - ``burst <units>``: gcra, token-bucket, leaky-bucket, leaky-queue, adaptive
-        - ``latency <time>``: adaptive
-        - ``from first-request``: fixed-window
-        - ``in <zone>``, ``at <hh:mm>``: fixed-window of a day, a week or a month
-        - ``parts <count>``, ``oldest weighted`` or ``oldest dropped``: sliding-window
-        - ``max-keys <count>``, ``max-waiting <count>``, ``outage local``, ``outage open`` or
-          ``outage closed``: all limits, also numbers of slots
-        - ``shadow``: gcra, token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-window
+        or a number of slots (``"10 at once"``), followed by clauses such as ``burst 20`` in any
+        order, each at most once. :doc:`/reference/limits` has the grammar.
 
         Args:
             text: The text of the limit.
@@ -344,39 +337,22 @@ class Limit:
         return amount
 
     def __str__(self) -> str:
-        return " ".join([*self._format_rate(), *self._format_common()])
-
-    def _format_rate(self) -> list[str]:
-        if isinstance(self.rate, Concurrency):
-            return [str(self.rate)]
         adaptive = self.algorithm == ADAPTIVE
-        clauses = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
-        if "burst" in CLAUSES[self.algorithm] and self.burst != 1:
-            clauses.append(f"burst {self.burst}")
-        if self.latency_us is not None:
-            clauses.append(f"latency {format_period(self.latency_us)}")
-        if self.algorithm != "gcra" and not adaptive:
-            clauses.append(f"using {self.algorithm}")
-        if isinstance(self.window, Calendar):
-            at = "" if self.window.at == "00:00" else f"at {self.window.at} "
-            clauses.append(f"{at}in {self.window.zone}")
-        elif self.window != "epoch":
-            clauses.append(f"from {self.window}")
-        if self.parts != 1:
-            clauses.append(f"parts {self.parts}")
-        if self.oldest != "weighted":
-            clauses.append(f"oldest {self.oldest}")
-        return clauses
-
-    def _format_common(self) -> Iterator[str]:
+        words = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
+        if "burst" in CLAUSES.get(self.algorithm, ()) and self.burst != 1:
+            words.append(f"burst {self.burst}")
+        if self.algorithm not in ("gcra", ADAPTIVE, CONCURRENCY):
+            words.append(f"using {self.algorithm}")
+        for keyword, value in self._own_clauses().items():
+            text = "{}{}".format(*in_longest_unit(value)) if keyword == "latency" else value
+            words.append(f"{keyword} {text}")
         if self.max_keys is not None:
-            yield f"max-keys {self.max_keys}"
+            words.append(f"max-keys {self.max_keys}")
         if self.max_waiting is not None:
-            yield f"max-waiting {self.max_waiting}"
+            words.append(f"max-waiting {self.max_waiting}")
         if self.outage != "local":
-            yield f"outage {self.outage}"
-        if self.shadow:
-            yield grammar.SHADOW
+            words.append(f"outage {self.outage}")
+        return " ".join([*words, grammar.SHADOW] if self.shadow else words)
 
 
 #: The limits of one name; all of them have to allow.

@@ -10,25 +10,11 @@ number out of range. Their argument ``text`` is the text of the limit, for the m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import gcd
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
-from celery_throttle.limits.duration import UNITS
-
-_WORDS = {
-    "month": "months",
-    "w": "week weeks",
-    "d": "day days",
-    "h": "hour hours",
-    "m": "min minute minutes",
-    "s": "sec second seconds",
-}
-_SPELLINGS = {
-    spelling: symbol for symbol in UNITS for spelling in (symbol, *_WORDS.get(symbol, "").split())
-}
+from celery_throttle.limits.duration import SPELLINGS, UNITS, in_longest_unit
 
 MAX_UNITS = 10**9
 MAX_SLOTS = 100_000
@@ -37,7 +23,6 @@ MAX_PERIOD_US = 366 * UNITS["d"]
 _MAX_DIGITS = 30
 
 _RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
-_PERIOD = re.compile(r"([^a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(r"-?\d+(?:_\d+)*", re.ASCII)
 
 GRAMMAR = (
@@ -87,8 +72,11 @@ class Rate:
             raise LimitSyntaxError(f"{shown(text)} is not a rate; {GRAMMAR}")
         count, multiple, unit = (part.strip() for part in match.groups())
         period = _period(multiple or "1", unit, text)
-        with name_text_in_errors(text):
-            return cls(parse_whole("count", count, text), period)
+        whole_count = parse_whole("count", count, text)
+        try:
+            return cls(whole_count, period)
+        except LimitValueError as error:
+            raise LimitValueError(f"{shown(text)}: {error}") from None
 
     @property
     def interval(self) -> tuple[int, int]:
@@ -97,7 +85,7 @@ class Rate:
         return self.period_us // divisor, self.count // divisor
 
     def __str__(self) -> str:
-        multiple, symbol = _in_longest_unit(self.period_us)
+        multiple, symbol = in_longest_unit(self.period_us)
         return f"{self.count}/{'' if multiple == 1 else multiple}{symbol}"
 
 
@@ -121,42 +109,12 @@ class Concurrency:
         return f"{self.slots} at once"
 
 
-def parse_adaptive_rate(text: str) -> tuple[int, Rate]:
-    """Parse ``"10..100/s"`` to the lowest count and the highest rate."""
-    lowest, separator, highest = text.partition("..")
-    if not separator:
-        raise LimitSyntaxError(
-            f"{shown(text)} is not a range of rates; allowed: '<lowest>..<highest>/<period>', such "
-            "as 'adaptive 10..100/s'"
-        )
-    return parse_whole("lowest count", lowest.strip(), text), Rate.parse(highest)
-
-
-def parse_period(period: str, text: str) -> int:
-    """Parse ``"500ms"`` to microseconds."""
-    match = _PERIOD.fullmatch(period.strip())
-    if match is None:
-        raise LimitSyntaxError(f"{shown(period)} in {shown(text)} is not a time; allowed: '500ms'")
-    return _period(match[1].strip(), match[2], text)
-
-
 def _period(multiple: str, unit: str, text: str) -> int:
-    symbol = _SPELLINGS.get(unit.lower())
+    symbol = SPELLINGS.get(unit.lower())
     if symbol is None:
         units = ", ".join(reversed(UNITS))
         raise LimitSyntaxError(f"unknown unit {shown(unit)} in {shown(text)}; allowed: {units}")
     return parse_whole("period", multiple, text) * UNITS[symbol]
-
-
-def format_period(us: int) -> str:
-    """Format microseconds in the longest time unit of which they are a multiple: ``"500ms"``."""
-    multiple, symbol = _in_longest_unit(us)
-    return f"{multiple}{symbol}"
-
-
-def _in_longest_unit(us: int) -> tuple[int, str]:
-    symbol = next(symbol for symbol, length in UNITS.items() if us % length == 0)
-    return us // UNITS[symbol], symbol
 
 
 def parse_whole(name: str, number: str, text: str) -> int:
@@ -176,12 +134,3 @@ def check_whole(name: str, value: int, highest: int, meaning: str = "") -> None:
     if not whole or not 1 <= value <= highest:
         allowed = f"whole numbers from 1 to {highest} {meaning}".rstrip()
         raise LimitValueError(f"{name} {shown(value)} is out of range; allowed: {allowed}")
-
-
-@contextmanager
-def name_text_in_errors(text: str) -> Iterator[None]:
-    """Prefix the message of a LimitValueError with the text that was parsed."""
-    try:
-        yield
-    except LimitValueError as error:
-        raise LimitValueError(f"{shown(text)}: {error}") from None

@@ -8,10 +8,9 @@ is below it.
 
     observer.py  what all plans use: the limits of the code, the names of keys, the clock
     values.py    the values that the plans return; totals.py: the counters
-    status/      limits, waiting tasks, workers, rules, fan-outs, changes
-    details.py   all about one limit
-    report/      what was counted in a time
+    status/      limits, waiting tasks, workers, fan-outs, changes, what was counted in a time
+    report.py    what was counted, with advice
     forecasts/   when the waiting tasks will have started
     metrics/     the figures of all limits for monitoring, and Prometheus
-    text.py, status_text.py, json.py  the values as words and as JSON
+    text.py, status_text.py  the values as words and as JSON
 """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_throttle.limits.key import LimitRef
@@ -12,6 +13,8 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,38 @@ class Observer:
         """Return the time in microseconds by the clock, or else by this machine's."""
         return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
+    def call(self, name: str, keys: Sequence[str], *args: Argument) -> Call:
+        """Return the call of a script whose first argument is the time."""
+        return Call(script(name), keys, [self.now(), *args])
+
 
 def read_keys(observer: Observer, *commands: tuple[Argument, ...]) -> Plan[tuple[int, list[Any]]]:
     """Run commands that only read, in one step: tuples of a name, a key and arguments.
 
     Returns the server's time in microseconds, and the reply of each command.
     """
-    args = [observer.now()]
+    args: list[Argument] = []
     for name, _, *rest in commands:
         args += [name, len(rest), *rest]
-    now, *replies = yield Call(script("read"), [str(key) for _, key, *_ in commands], args)
+    now, *replies = yield observer.call("read", [str(key) for _, key, *_ in commands], *args)
     return int(now), replies
+
+
+def at_time(us: float) -> datetime:
+    """Return a time of the server, in microseconds since 1970, in UTC."""
+    return _EPOCH + timedelta(microseconds=round(us))
+
+
+def at_time_or_none(us: float | bytes) -> datetime | None:
+    """Return a time, None for 0 or an empty text, and for one that no calendar has."""
+    number = float(us or 0)
+    try:
+        return at_time(number) if number else None
+    except OverflowError:
+        return None
+
+
+def pair_up(flat: Sequence[bytes]) -> dict[str, str]:
+    """Return a reply in which names and values alternate as a mapping of texts."""
+    texts = [one.decode() for one in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -1,18 +1,32 @@
-"""Limits, tasks and fan-outs in words, without clock times: for the commands and the web page."""
+"""Limits, tasks and fan-outs for the commands and the web page: in words, and as JSON.
+
+The words have no clock times. As JSON, dataclasses are objects, times are ISO 8601 in UTC, and
+infinity is null.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isinf
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timezone
+from math import isfinite, isinf
+from typing import Any
 
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.forecasts.solver import WORKERS
 from celery_throttle.observe.status.fan_outs import Progress
-from celery_throttle.observe.task_values import TaskStatus
+from celery_throttle.observe.status.tasks import TaskStatus
 from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
-from celery_throttle.observe.values import Change, LimitStatus, Stranded, Ungated, Usage
+from celery_throttle.observe.values import (
+    Change,
+    LimitDetails,
+    LimitStatus,
+    Stranded,
+    Ungated,
+    Usage,
+)
 
 _UNKNOWN = (
     "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
@@ -232,3 +246,48 @@ def fan_out_state(progress: Progress) -> str:
     if progress.complete:
         return "complete"
     return "running" if progress.closed else "sending"
+
+
+#: Digits of numbers behind the point: times are whole microseconds.
+_DIGITS = 6
+
+
+def _objects(*names: str) -> Callable[[Sequence[Sequence[Any]]], Any]:
+    return lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _object(*names: str) -> Callable[[Sequence[Any] | None], Any]:
+    return lambda row: None if row is None else dict(zip(names, row, strict=True))
+
+
+#: Fields whose tuples become objects.
+_SPECIAL: Mapping[tuple[type, str], Callable[[Any], Any]] = {
+    (Totals, "refused"): dict,
+    (Totals, "dropped"): dict,
+    (LimitDetails, "top_keys"): _objects("key", "waiting"),
+    (LimitDetails, "top_paused_keys"): _objects("key", "until"),
+    (TaskStatus, "limits"): _objects("limit", "key", "cost"),
+    (TaskStatus, "blocked_by"): _object("limit", "key"),
+}
+
+
+def to_json(value: Any) -> Any:
+    """Return what :func:`json.dumps` writes for a value."""
+    if is_dataclass(value):
+        return {field.name: _field(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    if isinstance(value, datetime):
+        utc = value.astimezone(timezone.utc).replace(tzinfo=None)
+        return f"{utc.isoformat(timespec='milliseconds')}Z"
+    if isinstance(value, float):
+        return round(value, _DIGITS) if isfinite(value) else None
+    return value
+
+
+def _field(value: Any, name: str) -> Any:
+    special = _SPECIAL.get((type(value), name))
+    found = getattr(value, name)
+    return to_json(special(found) if special else found)

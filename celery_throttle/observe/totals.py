@@ -128,54 +128,38 @@ class Totals:
         return WAIT_BOUNDS[-2]
 
 
+#: The totals that the scripts count by their names, one by one.
+_NUMBERS = tuple(field.name for field in fields(Totals) if field.type == "int")
+
+
 def add_totals(several: Sequence[Totals]) -> Totals:
-    """Return the sum of totals."""
-    added = {
-        field.name: [getattr(totals, field.name) for totals in several] for field in fields(Totals)
-    }
-    pairs = ("refused", "dropped")
+    """Return the sum of totals, at least of one."""
     sums: dict[str, Any] = {
-        name: sum(values) for name, values in added.items() if name not in (*pairs, "waits")
+        name: sum(getattr(totals, name) for totals in several)
+        for name in ("granted", "refunded", *_NUMBERS)
     }
-    for name in pairs:
+    for name in ("refused", "dropped"):
         reasons: Counter[str] = Counter()
-        for values in added[name]:
-            reasons.update(dict(values))
-        order = REFUSAL_REASONS if name == "refused" else DROP_REASONS
-        sums[name] = tuple((reason, reasons[reason]) for reason in order)
-    waits = [totals.waits for totals in several] or [(0,) * WAIT_BUCKETS]
+        for totals in several:
+            reasons.update(dict(getattr(totals, name)))
+        sums[name] = tuple(reasons.items())
+    waits = (totals.waits for totals in several)
     return Totals(**sums, waits=tuple(map(sum, zip(*waits, strict=True))))
 
 
-def read_totals(counters: Mapping[str, float]) -> Totals:
+def read_totals(counters: Mapping[str, float | str]) -> Totals:
     """Return the totals of counters as the scripts name them."""
 
     def number(name: str) -> int:
-        return round(counters.get(name, 0))
+        return round(float(counters.get(name, 0)))
 
     waits = tuple(number(str(n)) for n in range(WAIT_BUCKETS))
     return Totals(
         # A task from a line stands for one unit, and 'granted' has the rest.
-        granted=counters.get("granted", 0) / MILLION + sum(waits),
-        refunded=counters.get("refunded", 0) / MILLION,
+        granted=float(counters.get("granted", 0)) / MILLION + sum(waits),
+        refunded=float(counters.get("refunded", 0)) / MILLION,
         refused=tuple((reason, number(f"refused_{reason}")) for reason in REFUSAL_REASONS),
-        parked=number("parked"),
         waits=waits,
-        handed_out=number("handed_out"),
-        requeued=number("requeued"),
-        lost_claims=number("lost_claims"),
-        lost_slots=number("lost_slots"),
         dropped=tuple((reason, number(f"dropped_{reason}")) for reason in DROP_REASONS),
-        revoked=number("revoked"),
-        discarded=number("discarded"),
-        removed=number("removed"),
-        broker_waits=number("broker_waits"),
-        api_refusals=number("api_refusals"),
-        shadow_refused=number("shadow_refused"),
+        **{name: number(name) for name in _NUMBERS},
     )
-
-
-def pair_counters(flat: Sequence[bytes | str]) -> dict[str, float]:
-    """Return the counters of a list in which names and totals alternate."""
-    texts = [one.decode() if isinstance(one, bytes) else one for one in flat]
-    return {name: float(total) for name, total in zip(texts[::2], texts[1::2], strict=True)}

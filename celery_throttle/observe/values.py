@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.totals import Totals
 from celery_throttle.operations.author import Author
@@ -177,6 +178,14 @@ class Period:
     waiting: int
     most_waiting: int
 
+    @property
+    def seconds(self) -> float:
+        """The length of the period, above 0.
+
+        :meta private:
+        """
+        return max((self.end - self.start).total_seconds(), 1 / MICROSECONDS)
+
 
 @dataclass(frozen=True, slots=True)
 class LimitDetails(LimitStatus):
@@ -281,8 +290,8 @@ class Status:
         limits: The limits of this page, in the order of their names.
         next: The ``after`` of the next page; None if this is the last page.
         workers: The number of live workers.
-        stranded: The tasks that no live worker can start: waiting tasks at the limits of this page,
-            and tasks in quarantine.
+        stranded: The waiting tasks that no live worker can start, of undefined limits those of this
+            page only.
         rules: The rules file in force; None if there never was a rules file.
         ungated: The tasks whose own strategies have started them in the last ten minutes.
     """

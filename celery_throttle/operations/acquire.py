@@ -70,6 +70,7 @@ class Acquisition(NamedTuple):
     task_items: Sequence[tuple[str, str | None, int]] = ()
     from_server: bool = True  #: whether a part of it was taken on the server
     refusing: LimitRef | None = None  #: the limit that refuses; then nothing was taken
+    refusal: RefusalKind = RefusalKind.OTHER  #: the kind of the refusal
 
     def checked(self) -> Acquisition:
         """Return this acquisition; raise Throttled if it is a refusal."""
@@ -77,16 +78,6 @@ class Acquisition(NamedTuple):
             wait, paused = self.decision.retry_after, self.decision.paused
             raise Throttled(self.refusing.name, self.refusing.key, wait, paused)
         return self
-
-
-class AcquireOutcome(NamedTuple):
-    """The outcome of one attempt to take units or slots."""
-
-    decision: Decision
-    marks: Sequence[Any] = ()  #: see :class:`Acquisition`
-    refusing: LimitRef | None = None  #: the limit that refuses
-    needs_slot: bool = False  #: a refusal for lack of a slot, which may be released at any time
-    too_long: bool = False  #: a refusal that does not get shorter by coming later
 
 
 class AcquirePlans(PlanContext):
@@ -111,7 +102,8 @@ class AcquirePlans(PlanContext):
             Throttled: the limits do not allow it in that time. Others as
                 :func:`~celery_throttle.operations.replies.check_reply`.
         """
-        acquisition = yield from self.try_acquire(requirement, max_wait, mode=mode, holder=holder)
+        longest = check_duration(max_wait, "max_wait")
+        acquisition = yield from self.try_acquire(requirement, longest, mode=mode, holder=holder)
         return acquisition.checked()
 
     def try_acquire(
@@ -129,15 +121,15 @@ class AcquirePlans(PlanContext):
         left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
         while True:
             longest = None if max_wait is None else left
-            outcome = yield from self._acquire_once(requirement, mode, holder, longest)
-            decision, refusing = outcome.decision, outcome.refusing
-            if refusing is None:
-                if max_wait is not None and decision.delay > 0:
-                    yield Sleep(decision.delay)
-                return Acquisition(requirement, decision, outcome.marks)
-            wait, by_slot = decision.retry_after, outcome.needs_slot
-            if wait is None or left <= 0 or outcome.too_long or (wait > left and not by_slot):
-                return Acquisition(requirement, decision, (), refusing=refusing)
+            taken = yield from self._acquire_once(requirement, mode, holder, longest)
+            wait, by_slot = taken.decision.retry_after, taken.refusal == RefusalKind.NEEDS_SLOT
+            if taken.refusing is None:
+                if max_wait is not None and taken.decision.delay > 0:
+                    yield Sleep(taken.decision.delay)
+                return taken
+            too_long = taken.refusal == RefusalKind.TOO_LONG
+            if wait is None or left <= 0 or too_long or (wait > left and not by_slot):
+                return taken
             early = max(wait - self.early_seconds, _MIN_SLEEP_SECONDS)
             nap = min(wait, left, _SLOT_POLL_SECONDS) if by_slot else early
             nap, began = min(nap, wait), time.monotonic()
@@ -177,7 +169,7 @@ class AcquirePlans(PlanContext):
         mode: str,
         holder: Holder | None = None,
         longest: float | None = None,
-    ) -> Plan[AcquireOutcome]:
+    ) -> Plan[Acquisition]:
         """Run ``acquire.lua``, which describes the modes. Raises as :func:`check_reply`."""
         cacheable = not longest and holder is None and self.clock is None
         name = (mode, longest, self.keys.prefix)
@@ -190,12 +182,10 @@ class AcquirePlans(PlanContext):
         check_reply(reply, [requirement], self.limits)
         if reply[0] == ReplyStatus.ALLOWED:
             granted = {"peek": 0, "upto": to_units(reply[5])}.get(mode, requirement.units)
-            return AcquireOutcome(read_allowed(reply, granted), reply[6:])
+            return Acquisition(requirement, read_allowed(reply, granted), reply[6:])
         refusing, decision = read_refused(requirement, reply)
-        kind = reply[6]
-        return AcquireOutcome(
-            decision, (), refusing, kind == RefusalKind.NEEDS_SLOT, kind == RefusalKind.TOO_LONG
-        )
+        kind = RefusalKind(reply[6])
+        return Acquisition(requirement, decision, (), refusing=refusing, refusal=kind)
 
     def _acquire_call(
         self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None

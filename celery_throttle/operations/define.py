@@ -1,6 +1,6 @@
-"""Plans that define limits: register those of the code, define and undefine at run time.
+"""Plans that change limits: register those of the code; define, pause and reset at run time.
 
-Each is a function of what it uses; :class:`.server.Plans` has them as methods.
+Each is a function of what it uses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celery_throttle.errors import LimitValueError
-from celery_throttle.limits.duration import check_duration, to_us
+from celery_throttle.limits.duration import ENDLESS_US, check_duration, pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import (
@@ -138,10 +138,8 @@ def _weight_call(
     context: PlanContext, ref: LimitRef, weight: int, author: Author, lasts_us: int = 0
 ) -> Call:
     """Return the call that sets a weight, or removes it if it is 0."""
-    keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes, keys.own_keys(ref.name)]
-    args = [context.now(), ref.name, keys.field(ref), weight, lasts_us, author.pack()]
-    return Call(script("set_weight"), names, args)
+    args = [context.now(), context.keys.field(ref), weight, lasts_us, author.pack()]
+    return Call(script("set_weight"), context.keys.definitions, args)
 
 
 def check_known(context: PlanContext, ref: LimitRef) -> Plan[None]:
@@ -169,15 +167,13 @@ def put_definitions(
         # It need not be the server's: scripts reply if they need windows of another time.
         now = context.local_time()
     keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes]
     args = [context.now(), mode, lasts_us, (author or Author.of()).pack()]
     for ref, own in zip(refs, limits, strict=True):
-        names += (keys.state(ref), keys.entries(ref), keys.own_keys(ref.name))
         definition = definitions.NO_DEFINITION
         if own is not None:
             definition = definitions.pack(own, now, keys.key_cap(ref.name))
-        args += (ref.name, keys.field(ref), *definition)
-    done, *indexes = yield Call(script("define"), names, args)
+        args += (keys.field(ref), *definition)
+    done, *indexes = yield Call(script("define"), keys.definitions, args)
     if not done:
         refused = indexes[0] - 1
         raise slots_error(refs[refused].name, limits[refused])
@@ -189,6 +185,50 @@ def recheck_waiters(context: PlanContext, name: str, cursor: bytes = b"") -> Pla
     index = context.keys.waiting_list_index(name)
     while cursor != b"0":
         cursor = yield Call(script("recheck_waiters"), [index], [context.now(), cursor or "0"])
+
+
+def pause(
+    context: PlanContext,
+    ref: LimitRef,
+    seconds: float | None,
+    author: Author | None = None,
+) -> Plan[float]:
+    """Pause a limit or one key of it, until it is resumed if ``seconds`` is None.
+
+    Returns the seconds for which it is paused now.
+    """
+    us = ENDLESS_US if seconds is None else to_us(check_duration(seconds, "a pause"))
+    about = (author or Author.of()).pack()
+    yield from check_known(context, ref)
+    args = [context.now(), us, context.keys.field(ref), ref.key or "", about]
+    paused: int = yield Call(script("pause"), context.keys.pause_change(ref), args)
+    return pause_to_seconds(paused)
+
+
+def resume(context: PlanContext, ref: LimitRef, author: Author | None = None) -> Plan[bool]:
+    """Lift the pause of a limit or of one key of it; return whether there was one.
+
+    Waiting lines are decided again even if there was none, so that another call completes one
+    that was interrupted.
+    """
+    keys = context.keys
+    args = [context.now(), keys.field(ref), ref.key or "", (author or Author.of()).pack()]
+    yield from check_known(context, ref)
+    whole = ref.key is None
+    waits = keys.waiting_list_index(ref.name) if whole else keys.waiting_lists(ref)
+    lifted, cursor = yield Call(script("resume"), [*keys.pause_change(ref), waits], args)
+    yield from recheck_waiters(context, ref.name, cursor)
+    return bool(lifted)
+
+
+def reset(context: PlanContext, ref: LimitRef, author: Author | None = None) -> Plan[None]:
+    """Clear the state of a limit or one key of it, and lift its pause."""
+    keys, index = context.keys, context.keys.waiting_list_index(ref.name)
+    args = [context.now(), keys.field(ref), ref.key or "", (author or Author.of()).pack()]
+    yield from check_known(context, ref)
+    names = [*keys.pause_change(ref), keys.state(ref), keys.entries(ref)]
+    call = Call(script("reset"), [*names, keys.key_cap(ref.name), index], args)
+    yield from recheck_waiters(context, ref.name, (yield call))
 
 
 def list_names(context: PlanContext) -> Plan[tuple[int, list[str]]]:
@@ -203,10 +243,8 @@ def note_change(
 
     ``subject``: the field of their limit and key, or their fan-out; empty for all tasks.
     """
-    keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes]
     args = [context.now(), action, subject, what, author.pack()]
-    yield Call(script("note_change"), names, args)
+    yield Call(script("note_change"), context.keys.definitions, args)
 
 
 def parse_definition(

@@ -38,9 +38,9 @@ def pause_fan_out(
     """
     us = ENDLESS_US if seconds is None else to_us(check_duration(seconds, "a pause"))
     ref = fan_out_ref(name)
-    names = [keys.pause(ref), keys.pause_origin(ref), keys.fan_out(name), keys.changes]
-    args = [now, us, fan_out_subject(name), author.pack()]
-    paused: int = yield Call(script("pause_fan_out"), names, args)
+    names = [*keys.pause_change(ref), keys.fan_out(name)]
+    args = [now, us, fan_out_subject(name), "", author.pack()]
+    paused: int = yield Call(script("pause"), names, args)
     if paused < 0:
         raise unknown_fan_out_error(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
@@ -22,8 +22,8 @@ def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
     names: dict[str, None] = {}
     first_time, cursor = 0, b""
     while cursor != END:
-        call = Call(script("list_names"), [keys.names], [now, cursor or "0"])
-        server_time, cursor, found = yield call
+        args: list[Argument] = [now, "SSCAN", 3, cursor or "0", "COUNT", 500]
+        server_time, (cursor, found) = yield Call(script("read"), [keys.names], args)
         first_time = first_time or int(server_time)
         names.update((name.decode(), None) for name in found)
     return first_time, list(names)
@@ -51,13 +51,27 @@ def waiting_queues(
 
 def quarantined_queues(keys: Keys) -> Plan[list[str]]:
     """Return the queues, each with its broker, of tasks that are in quarantine."""
-    queues: dict[str, None] = {}
-    head, cursor = keys.queue("").lines, b""
+    rows = yield from _scan(keys.quarantine, "quarantine")
+    head = keys.queue("").lines
+    return list(dict.fromkeys(lines.decode().removeprefix(head) for _, _, lines in rows))
+
+
+def scan_call(key: str, kind: str, cursor: Argument, needed: Sequence[str] = ("", "")) -> Call:
+    """Return the call that reads some lines or tasks; see ``scan.lua``.
+
+    ``needed``: the name of the limit that they need, and the field of one key of it, or empty.
+    """
+    return Call(script("scan"), [key], [kind, cursor, *needed])
+
+
+def _scan(key: str, kind: str, needed: Sequence[str] = ("", "")) -> Plan[list[Any]]:
+    """Return all rows of :func:`scan_call`."""
+    rows: list[Any] = []
+    cursor = b""
     while cursor != END:
-        call = Call(script("list_quarantined"), [keys.quarantine], [cursor or "0"])
-        cursor, rows = yield call
-        queues.update((lines.decode().removeprefix(head), None) for _, _, lines in rows)
-    return list(queues)
+        cursor, *found = yield scan_call(key, kind, cursor or "0", needed)
+        rows += found
+    return rows
 
 
 class Claimant(NamedTuple):
@@ -90,35 +104,22 @@ class WithdrawPlans:
 
     def lines(self, queue: str) -> Plan[dict[str, int]]:
         """Return the lines of a queue, and how many tasks wait in each."""
-        lines: dict[str, int] = {}
-        names, cursor = [self.keys.queue(queue).lines], b""
-        while cursor != END:
-            args = [cursor or "0", *self._filter]
-            cursor, *found = yield Call(script("list_lines"), names, args)
-            lines.update(
-                (line.decode(), count) for line, count in zip(found[::2], found[1::2], strict=True)
-            )
-        return lines
+        rows = yield from _scan(self.keys.queue(queue).lines, "lines", self._filter)
+        return {line.decode(): count for line, count in rows}
 
     def count_quarantined(self, queue: str) -> Plan[int]:
         """Return the number of tasks of a queue that are in quarantine."""
-        count, cursor = 0, b""
-        while cursor != END:
-            cursor, found, *_ = yield self.quarantined_call(
-                Claimant("", 0.0), queue, cursor or "0", first_token=0
-            )
-            count += found
-        return count
+        rows = yield from _scan(self.keys.quarantine, "quarantine", self._filter)
+        return [lines.decode() for _, _, lines in rows].count(self.keys.queue(queue).lines)
 
     def count_claims(self) -> Plan[int]:
         """Return the number of tasks that are claimed, by workers for example."""
         count = 0
-        for name in (yield Call(script("list_claimants"), [self.keys.workers])):
-            claims, cursor = self.keys.claims(name.decode()), b""
-            while cursor != END:
-                args = [cursor or "0", *self._filter]
-                cursor, found = yield Call(script("count_claims"), [claims], args)
-                count += found
+        args = [self.now, "ZRANGE", 3, "(0", "+inf", "BYSCORE"]
+        _, names = yield Call(script("read"), [self.keys.workers], args)
+        for name in names:
+            claims = self.keys.claims(name.decode())
+            count += len((yield from _scan(claims, "claims", self._filter)))
         return count
 
     def lines_call(
@@ -146,10 +147,7 @@ class WithdrawPlans:
     def quarantined_call(
         self, claimant: Claimant, queue: str, cursor: Argument, *, first_token: int
     ) -> Call:
-        """Return the call that claims some tasks of a queue that are in quarantine.
-
-        A claimant without a name only counts them. See ``withdraw_quarantined.lua``.
-        """
+        """Return the call that claims some tasks of a queue that are in quarantine."""
         keys, name = self.keys, claimant.name
         names = [keys.workers, keys.claims(name), keys.quarantine, keys.queue(queue).lines]
         args = [self.now, name, to_us(claimant.lease), first_token, cursor, *self._filter]
@@ -159,49 +157,49 @@ class WithdrawPlans:
 #: The number of tasks that one call discards at most; the server does nothing else meanwhile.
 DISCARD_BATCH_SIZE = 500
 
-_END = b"0"
+#: The number of tasks that one call returns from quarantine; their messages may be large.
+RECALL_BATCH_SIZE = 100
 
 
-class ConsumedQueues(NamedTuple):
-    """A set of queues that workers consume, see ``heartbeat.lua``.
-
-    A queue counts as consumed for ``lease`` seconds after a worker's report.
-    """
-
-    key: str
-    lease: float
-
-
-def discard(keys: Keys, queue: str, unless: ConsumedQueues | None = None) -> Plan[int]:
+def discard(keys: Keys, queue: str, *, unless_consumed_for: float | None = None) -> Plan[int]:
     """Discard the tasks in the lines of a queue; return how many were discarded.
 
-    Claimed tasks are not discarded, as a broker does not discard delivered messages. Nothing is
-    discarded while a worker consumes the queue, if ``unless`` is given. If the plan is interrupted,
-    running it again completes it.
+    Claimed tasks are not discarded, as a broker does not discard delivered messages. If the plan is
+    interrupted, running it again completes it.
+
+    ``unless_consumed_for``: discard only the tasks of a queue that the broker deletes with its last
+    consumer, and that no worker has reported for so many seconds; see ``heartbeat.lua``.
     """
+    discarded, left = yield from _discard_lines(keys, queue, unless_consumed_for)
+    if left < 0:
+        return 0
+    rows = yield from _scan(keys.quarantine, "quarantine")
+    lines = keys.queue(queue).lines
+    ids = [task_id for task_id, _, found in rows if found.decode() == lines]
+    for start in range(0, len(ids), RECALL_BATCH_SIZE):
+        yield recall_call(keys, ids[start : start + RECALL_BATCH_SIZE])
+        count, _ = yield from _discard_lines(keys, queue)
+        discarded += count
+    return discarded
+
+
+def _discard_lines(
+    keys: Keys, queue: str, unless_consumed_for: float | None = None
+) -> Plan[tuple[int, int]]:
+    """Return how many tasks were discarded, and 0; below 0 if a worker consumes the queue."""
     names = list(keys.queue(queue))
     args: list[Argument] = ["", DISCARD_BATCH_SIZE]
-    if unless is not None:
-        names.append(unless.key)
-        args.append(to_us(unless.lease))
+    if unless_consumed_for is not None:
+        names.append(keys.temporary_queues)
+        args.append(to_us(unless_consumed_for))
     names.append(keys.totals())
     discarded, left = 0, 1
     while left > 0:
         count, left = yield Call(script("discard"), names, args)
         discarded += count
-    cursor: Argument = "0" if left == 0 else _END
-    while cursor != _END:
-        names = [keys.quarantine, keys.queue(queue).lines]
-        cursor, count = yield Call(script("discard_quarantined"), names, ["", cursor])
-        discarded += count
-    return discarded
+    return discarded, left
 
 
-def count_waiting(keys: Keys, queue: str, unless: ConsumedQueues, interval: float) -> Plan[int]:
-    """Return the number of tasks in lines of a queue; below zero if a worker consumes it.
-
-    The queue then counts as consumed for ``interval`` seconds, so that not every worker counts.
-    """
-    names = [*keys.queue(queue), unless.key, keys.totals()]
-    reply = yield Call(script("discard"), names, ["", 0, to_us(unless.lease), to_us(interval)])
-    return int(reply[1])
+def recall_call(keys: Keys, ids: Sequence[Argument]) -> Call:
+    """Return the call that returns tasks in quarantine to their lines."""
+    return Call(script("recall_quarantined"), [keys.quarantine, keys.totals()], ["", *ids])

@@ -7,14 +7,14 @@ requests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from operator import itemgetter
-from typing import ClassVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from celery_throttle.algorithms.local import LocalReservation
-from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.limits.cost import Cost, to_units
+from celery_throttle.algorithms.memory import LocalReservation, MemoryLimits
+from celery_throttle.limits.cost import to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration, pause_to_seconds, to_us
 from celery_throttle.limits.feedback import Feedback
@@ -27,27 +27,38 @@ from celery_throttle.limits.requirement import (
     has_slots,
     parse_costs,
 )
-from celery_throttle.limits.rules.dump import sort_refs
-from celery_throttle.operations import pauses
-from celery_throttle.operations.acquire import (
-    AcquireOutcome,
-    AcquirePlans,
-    Acquisition,
-    Holder,
-)
+from celery_throttle.limits.rules.rules import sort_refs
+from celery_throttle.operations.acquire import AcquirePlans, Acquisition, Holder
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import parse_definition
 from celery_throttle.operations.plan import Clock, Plan
-from celery_throttle.operations.replies import slot_needed_error, unknown_limit_error
+from celery_throttle.operations.replies import RefusalKind, slot_needed_error, unknown_limit_error
 from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.store.keys import Keys
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _plan(
+    operation: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Plan[T]]:
+    """Return an operation as a plan without calls, which holds the lock."""
+
+    @wraps(operation)
+    def plan(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+        yield from ()
+        with self._lock:
+            return operation(self, *args, **kwargs)
+
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlans(AcquirePlans):
     """Plans for limits in the memory of this process. Made by :meth:`of`. Thread-safe.
 
-    No task waits in a line, so weights have no effect.
+    No task waits in a line, so weights have no effect. Authors are not recorded.
     """
 
     early_seconds: ClassVar[float] = 0.0  # no start is booked ahead
@@ -60,106 +71,89 @@ class MemoryPlans(AcquirePlans):
     _rules: dict[LimitRef, Limits] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    limit_names = pauses.limit_names
-    pause_all = pauses.pause_all
-    resume_all = pauses.resume_all
-
     @classmethod
     def of(cls, limits: Mapping[str, Limits], keys: Keys, clock: Clock | None) -> MemoryPlans:
         """Return the plans for the limits of the code, of which nothing is in use."""
         return cls(limits, keys, clock, _memory=MemoryLimits(limits))
 
-    def cached_call(self, requirement: Requirement) -> None:  # noqa: ARG002  # a server's, if any
+    def cached_call(self, requirement: Requirement) -> None:
         return None
 
+    @_plan
     def _acquire_once(
         self,
         requirement: Requirement,
         mode: str,
         holder: Holder | None = None,
         longest: float | None = None,
-    ) -> Plan[AcquireOutcome]:
-        yield from ()
-        with self._lock:
-            self._check_slots(requirement, mode)
-            return self._decide(requirement, mode, holder, longest)
-
-    def _decide(
-        self, requirement: Requirement, mode: str, holder: Holder | None, longest: float | None
-    ) -> AcquireOutcome:
-        memory, now, costs = self._memory, self._now(), _costs_of(requirement)
-        if mode == "upto":
-            return self._outcome(memory.acquire_up_to(costs, requirement.units, now))
-        max_delay = None if longest is None else to_us(longest)
-        decision = memory.acquire(costs, now, take=mode != "peek", max_delay=max_delay)
-        if mode == "peek" or not decision:
-            outcome = self._outcome(decision)
-            delayed = max_delay is not None and memory.delay(costs, now) > max_delay
-            return outcome._replace(too_long=delayed and not outcome.needs_slot)
-        takes = memory.last_takes(costs)
-        if holder is not None:
-            memory.renew(takes, to_us(holder.lease + decision.delay), now)
-            self._held[holder.name] = takes
-        return AcquireOutcome(decision._replace(granted=requirement.units), (takes,))
-
-    def _outcome(self, decision: Decision) -> AcquireOutcome:
-        """Return the outcome of the last attempt, without marks."""
-        refusing = self._memory.refusing
-        needs_slot = refusing is not None and not decision.paused and self._has_slots(refusing)
-        return AcquireOutcome(decision, (), refusing, needs_slot)
-
-    def _check_slots(self, requirement: Requirement, mode: str) -> None:
-        """Raise the error for a limit that is not defined, or has slots that must be released."""
+    ) -> Acquisition:
         for ref in requirement.refs:
             self._check_name(ref.name)
             if mode in ("take", "upto", "reserve") and self._has_slots(ref):
                 raise slot_needed_error(ref.name)
+        memory, now = self._memory, self._now()
+        costs = dict(zip(requirement.refs, map(to_units, requirement.costs), strict=True))
+        if mode == "upto":
+            decision = memory.acquire_up_to(costs, requirement.units, now)
+            return self._without_marks(requirement, decision)
+        max_delay = None if longest is None else to_us(longest)
+        decision = memory.acquire(costs, now, take=mode != "peek", max_delay=max_delay)
+        if mode == "peek" or not decision:
+            refused = self._without_marks(requirement, decision)
+            delayed = max_delay is not None and memory.delay(costs, now) > max_delay
+            too_long = delayed and refused.refusal != RefusalKind.NEEDS_SLOT
+            return refused._replace(refusal=RefusalKind.TOO_LONG) if too_long else refused
+        takes = memory.last_takes(costs)
+        if holder is not None:
+            memory.renew(takes, to_us(holder.lease + decision.delay), now)
+            self._held[holder.name] = takes
+        return Acquisition(requirement, decision._replace(granted=requirement.units), (takes,))
+
+    def _without_marks(self, requirement: Requirement, decision: Decision) -> Acquisition:
+        """Return the result of the last attempt, if it is a refusal or cannot be settled."""
+        refusing, kind = self._memory.refusing, RefusalKind.OTHER
+        if refusing is not None and not decision.paused and self._has_slots(refusing):
+            kind = RefusalKind.NEEDS_SLOT
+        return Acquisition(requirement, decision, (), refusing=refusing, refusal=kind)
 
     def _check_name(self, name: str) -> None:
-        if not self._memory.knows(name):
+        if name not in self._memory.names():
             raise unknown_limit_error(name, self.limits)
 
     def _has_slots(self, ref: LimitRef) -> bool:
-        return any(map(has_slots, self._memory.limits_of(ref) or ()))
+        return any(map(has_slots, self._memory.limits_of(ref)))
 
-    def settle(self, acquisition: Acquisition, actual: Costs) -> Plan[None]:
-        yield from ()
+    @_plan
+    def settle(self, acquisition: Acquisition, actual: Costs) -> None:
         refs = acquisition.requirement.refs
         worth = dict(zip(refs, map(to_units, parse_costs(refs, actual, least=0)), strict=True))
-        with self._lock:
-            for takes in acquisition.marks:
-                self._memory.settle(takes, worth, self._now())
+        for takes in acquisition.marks:
+            self._memory.settle(takes, worth, self._now())
 
-    def learn(self, requirement: Requirement, feedback: Feedback) -> Plan[float]:
-        yield from ()
-        with self._lock:
-            now = self._now()
-            stop = self._memory.learn(requirement.refs, feedback, now)
-            if not stop:
-                return 0.0
-            ends = [self._memory.pause(ref, stop, now) for ref in requirement.refs]
-            return pause_to_seconds(max(ends))
+    @_plan
+    def learn(self, requirement: Requirement, feedback: Feedback) -> float:
+        now = self._now()
+        stop = self._memory.learn(requirement.refs, feedback, now)
+        if not stop:
+            return 0.0
+        return pause_to_seconds(max(self._memory.pause(ref, stop, now) for ref in requirement.refs))
 
-    def release(self, refs: Sequence[LimitRef], holder: str) -> Plan[None]:  # noqa: ARG002  # the holder says it
-        yield from ()
-        with self._lock:
-            takes = self._held.pop(holder, None)
-            if takes is not None:
-                self._memory.release(takes)
+    @_plan
+    def release(self, refs: Sequence[LimitRef], holder: str) -> None:
+        if holder in self._held:
+            self._memory.release(self._held.pop(holder))
 
-    def renew(self, slots: Sequence[tuple[LimitRef, str]], lease: float) -> Plan[None]:
-        yield from ()
-        with self._lock:
-            for holder in {holder for _, holder in slots} & self._held.keys():
-                self._memory.renew(self._held[holder], to_us(lease), self._now())
+    @_plan
+    def renew(self, slots: Sequence[tuple[LimitRef, str]], lease: float) -> None:
+        for holder in {holder for _, holder in slots} & self._held.keys():
+            self._memory.renew(self._held[holder], to_us(lease), self._now())
 
-    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
-        yield from ()
-        with self._lock:
-            for name, written in limits.items():
-                if not self._memory.knows(name):
-                    self._memory.define(LimitRef(name, None), written, now or self._now())
+    @_plan
+    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> None:
+        for name in limits.keys() - self._memory.names():
+            self._memory.define(LimitRef(name, None), limits[name], now or self._now())
 
+    @_plan
     def define(
         self,
         ref: LimitRef,
@@ -167,24 +161,23 @@ class MemoryPlans(AcquirePlans):
         weight: int | None = None,
         *,
         lasts: float | None = None,
-        author: Author | None = None,  # noqa: ARG002  # nobody can ask for it
-    ) -> Plan[None]:
+        author: Author | None = None,
+    ) -> None:
         limits, lasts_us = parse_definition(self, ref, written, weight, lasts)
         if limits is None or ref.key is not None:
-            yield from self.check_known(ref)
+            self._check_name(ref.name)
         if limits is not None:
-            with self._lock:
-                now = self._now()
-                self._memory.define(ref, limits, now)
-                self._set.add(ref)
-                self._memory.ends.pop(ref, None)
-                if lasts_us:
-                    self._memory.ends[ref] = now + lasts_us
+            now = self._now()
+            self._memory.define(ref, limits, now)
+            self._set.add(ref)
+            self._memory.ends.pop(ref, None)
+            if lasts_us:
+                self._memory.ends[ref] = now + lasts_us
 
-    def undefine(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:  # noqa: ARG002  # see above
-        yield from self.check_known(ref)
-        with self._lock:
-            self._undefine(ref, self._now())
+    @_plan
+    def undefine(self, ref: LimitRef, author: Author | None = None) -> None:
+        self._check_name(ref.name)
+        self._undefine(ref, self._now())
 
     def _undefine(self, ref: LimitRef, now: int) -> None:
         self._memory.ends.pop(ref, None)
@@ -192,24 +185,19 @@ class MemoryPlans(AcquirePlans):
         code = None if ref.key is not None else self.limits.get(ref.name)
         self._memory.undefine(ref, self._rules.get(ref, code), now)
 
+    @_plan
     def apply_rules(
-        self,
-        file: FileRules,
-        author: Author | None = None,  # noqa: ARG002  # see above
-        *,
-        is_new: bool = False,  # noqa: ARG002  # nobody else has another file
-    ) -> Plan[Applied]:
-        yield from ()
-        with self._lock:
-            now = self._now()
-            changed = {*self._rules, *file.rules.limits} - self._set
-            self._rules.clear()
-            self._rules.update(file.rules.limits)
-            # A key gets limits of its own before its name changes, and loses them after that.
-            first = {ref for ref in changed if ref.key is not None and ref in self._rules}
-            for ref in (*sort_refs(first), *sort_refs(changed - first)):
-                self._undefine(ref, now)
-            return Applied(accepted=True, modified=now)
+        self, file: FileRules, author: Author | None = None, *, is_new: bool = False
+    ) -> Applied:
+        now = self._now()
+        changed = {*self._rules, *file.rules.limits} - self._set
+        self._rules.clear()
+        self._rules.update(file.rules.limits)
+        # A key gets limits of its own before its name changes, and loses them after that.
+        first = {ref for ref in changed if ref.key is not None and ref in self._rules}
+        for ref in (*sort_refs(first), *sort_refs(changed - first)):
+            self._undefine(ref, now)
+        return Applied(accepted=True, modified=now)
 
     def _now(self) -> int:
         """Return the time, after what has ended by then was removed."""
@@ -220,36 +208,29 @@ class MemoryPlans(AcquirePlans):
                 self._undefine(ref, ends)
         return now
 
-    def check_known(self, ref: LimitRef) -> Plan[None]:
-        yield from ()
-        with self._lock:
-            self._check_name(ref.name)
+    @_plan
+    def check_known(self, ref: LimitRef) -> None:
+        self._check_name(ref.name)
 
-    def pause(
-        self,
-        ref: LimitRef,
-        seconds: float | None,
-        author: Author | None = None,  # noqa: ARG002  # as for `define`
-    ) -> Plan[float]:
+    @_plan
+    def list_names(self) -> tuple[int, list[str]]:
+        return self._now(), self._memory.names()
+
+    @_plan
+    def pause(self, ref: LimitRef, seconds: float | None, author: Author | None = None) -> float:
         us = None if seconds is None else to_us(check_duration(seconds, "a pause"))
-        yield from self.check_known(ref)
-        with self._lock:
-            return pause_to_seconds(self._memory.pause(ref, us, self._now()))
+        self._check_name(ref.name)
+        return pause_to_seconds(self._memory.pause(ref, us, self._now()))
 
-    def list_names(self) -> Plan[tuple[int, list[str]]]:
-        yield from ()
-        with self._lock:
-            return self._now(), self._memory.names()
+    @_plan
+    def resume(self, ref: LimitRef, author: Author | None = None) -> bool:
+        self._check_name(ref.name)
+        return self._memory.resume(ref, self._now())
 
-    def resume(self, ref: LimitRef, author: Author | None = None) -> Plan[bool]:  # noqa: ARG002  # see above
-        yield from self.check_known(ref)
-        with self._lock:
-            return self._memory.resume(ref, self._now())
-
-    def reset(self, ref: LimitRef, author: Author | None = None) -> Plan[None]:  # noqa: ARG002  # see above
-        yield from self.check_known(ref)
-        with self._lock:
-            self._memory.reset(ref)
+    @_plan
+    def reset(self, ref: LimitRef, author: Author | None = None) -> None:
+        self._check_name(ref.name)
+        self._memory.reset(ref)
 
 
 class DisabledPlans(MemoryPlans):
@@ -257,28 +238,25 @@ class DisabledPlans(MemoryPlans):
 
     __slots__ = ()
 
+    @_plan
     def _acquire_once(
         self,
         requirement: Requirement,
         mode: str,
-        holder: Holder | None = None,  # noqa: ARG002  # as in the base class
-        longest: float | None = None,  # noqa: ARG002  # as in the base class
-    ) -> Plan[AcquireOutcome]:
-        yield from ()
+        holder: Holder | None = None,
+        longest: float | None = None,
+    ) -> Acquisition:
         bursts = [
             limit.burst for ref in requirement.refs for limit in self.limits.get(ref.name, ())
         ]
-        least = min(bursts, default=0)
         granted = 0 if mode == "peek" else requirement.units
-        return AcquireOutcome(Decision.allowance(granted, least))
+        return Acquisition(
+            requirement, Decision.allowance(granted, min(bursts, default=0)), marks=()
+        )
 
-    def learn(self, requirement: Requirement, feedback: Feedback) -> Plan[float]:  # noqa: ARG002  # as in the base class
-        yield from ()
+    @_plan
+    def learn(self, requirement: Requirement, feedback: Feedback) -> float:
         return 0.0
 
-    def check_known(self, ref: LimitRef) -> Plan[None]:  # noqa: ARG002  # as in the base class
-        yield from ()
-
-
-def _costs_of(requirement: Requirement) -> dict[LimitRef, Cost]:
-    return dict(zip(requirement.refs, map(to_units, requirement.costs), strict=True))
+    def _check_name(self, name: str) -> None:
+        """Allow any name."""

@@ -3,7 +3,7 @@
 A plan is a generator. It yields a :class:`~celery_throttle.store.script.Call` to run on the server,
 or a :class:`Sleep`, and returns its result. If a call has no reply, its ``StoreError`` is raised in
 the plan. :mod:`celery_throttle.limiter.core` executes plans; a worker's gate executes several plans
-in one round trip, see ``worker/admission/booking.py``.
+in one round trip, see ``worker/admission/batching.py``.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +13,8 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import slots_error
-from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, dump_rules
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import recheck_waiters
 from celery_throttle.operations.lines import END
@@ -25,9 +23,6 @@ from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call, script
 
-#: With a field or a name behind it, a head of the names of keys.
-_HEAD = LimitRef("", None)
-
 #: Limits and weights that one call checks or changes at most; the server does nothing else
 #: meanwhile.
 PART_SIZE = 200
@@ -35,45 +30,11 @@ PART_SIZE = 200
 #: The reply that the rules in force are others.
 _OTHER = 2
 
+#: What a weight is listed under: this and its field.
 _WEIGHT_HEAD = "weight "
 
-
-class _Row(NamedTuple):
-    """A definition or a weight of a rules file, by its field; an empty one is to be removed."""
-
-    field: str
-    value: Definition | int
-
-    @property
-    def is_weight(self) -> bool:
-        return isinstance(self.value, int)
-
-    @property
-    def stored(self) -> tuple[str, str]:
-        """The field and the text that ``apply_rules.lua`` lists once the row is in force."""
-        if isinstance(self.value, int):
-            return f"{_WEIGHT_HEAD}{self.field}", str(self.value or "")
-        return self.field, self.value.text
-
-    @property
-    def order(self) -> tuple[int, str]:
-        """The place among rows that change; see :func:`_changed_rows`."""
-        if self.is_weight:
-            return 3, self.field
-        return (1 if ":" not in self.field else 0 if self.value != NO_DEFINITION else 2), self.field
-
-
-class _Look(NamedTuple):
-    """What a look at the server has found; see ``apply_rules.lua``."""
-
-    modified: int  #: when the file was modified, in microseconds by the server's clock
-    version: str  #: stored of the file in force; empty if there is none
-    next: str  #: stored of a file that is put in force now; empty if there is none
-
-    def session(self, digest: str) -> str:
-        """Return the session in which a file is put in force."""
-        _, session, _, next_digest = self.next.split(" ", 3) if self.next else [""] * 4
-        return session if next_digest == digest else uuid.uuid4().hex
+#: A definition and its field, or a weight and what it is listed under. An empty one is removed.
+_Row = tuple[str, Definition | int]
 
 
 class FileRules(NamedTuple):
@@ -143,14 +104,15 @@ def apply_rules(
     """
     author = author or author_of_file(file.source)
     rows = _rows_of(context, file.rules)
-    digest, modified, is_again = file.rules.digest, 0 if is_new else file.modified, False
+    modified, is_again = 0 if is_new else file.modified, False
     while True:
-        status, *found = yield _rules_call(context, "look", digest, modified, is_again=is_again)
+        call = _rules_call(context, "look", file.rules.digest, modified, is_again=is_again)
+        status, *found = yield call
         modified = int(found[0])
         if status != _OTHER:
             return Applied(bool(status), modified)
-        look = _Look(modified, *(stored.decode() for stored in found[1:]))
         changed = yield from _changed_rows(context, file, rows)
+        look = (modified, found[1].decode(), found[2].decode())
         if (yield from _apply_rows(context, file, changed, look, author)):
             return Applied(accepted=True, modified=modified)
         is_again = True
@@ -165,28 +127,28 @@ def _rules_call(
     **fields: object,
 ) -> Call:
     """Return the call of a step of ``apply_rules.lua``, which describes the fields."""
-    keys = context.keys
-    names = [keys.limits, keys.rules, keys.names, keys.changes]
-    names += [keys.state(_HEAD), keys.entries(_HEAD), keys.own_keys("")]
     named = {"step": step, "digest": digest, "modified": modified, **fields}
     args: list[Argument] = [context.now(), json.dumps(named)]
-    for row in rows:
-        if isinstance(row.value, Definition):
-            args += (row.field, *row.value)
-    return Call(script("apply_rules"), names, args)
+    for field, value in rows:
+        if isinstance(value, Definition):
+            args += (field, *value)
+    return Call(script("apply_rules"), context.keys.definitions, args)
 
 
-def _rows_of(context: PlanContext, rules: Rules) -> list[_Row]:
-    """Return the definitions and weights of rules."""
+def _rows_of(context: PlanContext, rules: Rules) -> dict[str, Definition | int]:
+    """Return the definitions and weights of rules, by what they are listed under."""
     keys, now = context.keys, context.local_time()
-    limits = [
-        _Row(keys.field(ref), definitions.pack(limits, now, keys.key_cap(ref.name)))
+    limits = {
+        keys.field(ref): definitions.pack(limits, now, keys.key_cap(ref.name))
         for ref, limits in rules.limits.items()
-    ]
-    return [*limits, *(_Row(keys.field(ref), own) for ref, own in rules.weights.items())]
+    }
+    weights = {f"{_WEIGHT_HEAD}{keys.field(ref)}": own for ref, own in rules.weights.items()}
+    return {**limits, **weights}
 
 
-def _changed_rows(context: PlanContext, file: FileRules, rows: Sequence[_Row]) -> Plan[list[_Row]]:
+def _changed_rows(
+    context: PlanContext, file: FileRules, rows: Mapping[str, Definition | int]
+) -> Plan[list[_Row]]:
     """Return the rows that differ from those in force; those to remove are empty.
 
     In their order each name and key has its limits of one of the two files at any time: a key
@@ -200,12 +162,11 @@ def _changed_rows(context: PlanContext, file: FileRules, rows: Sequence[_Row]) -
         if next_cursor == END:
             break
         cursor = next_cursor.decode()
-    wanted = dict(row.stored for row in rows)
-    changed = [row for row in rows if stored.get(row.stored[0]) != row.stored[1]]
-    for gone in stored.keys() - wanted.keys():
-        field = gone.removeprefix(_WEIGHT_HEAD)
-        changed.append(_Row(field, NO_DEFINITION if field == gone else 0))
-    changed.sort(key=lambda row: row.order)
+    gone = stored.keys() - rows.keys()
+    empty = {one: 0 if one.startswith(_WEIGHT_HEAD) else NO_DEFINITION for one in gone}
+    wanted: dict[str, Definition | int] = {**rows, **empty}
+    changed = [row for row in wanted.items() if stored.get(row[0]) != _text_of(row[1])]
+    changed.sort(key=_order)
     for part in _parts(changed):
         status, *field = yield _rules_call(context, "check", digest, rows=part)
         if status < 0:
@@ -213,26 +174,48 @@ def _changed_rows(context: PlanContext, file: FileRules, rows: Sequence[_Row]) -
     return changed
 
 
+def _text_of(value: Definition | int) -> str:
+    """Return the text that ``apply_rules.lua`` lists for a row once it is in force."""
+    return value.text if isinstance(value, Definition) else str(value or "")
+
+
+def _order(row: _Row) -> tuple[int, str]:
+    """Return the place of a row among those that change; see :func:`_changed_rows`."""
+    field, value = row
+    if not isinstance(value, Definition):
+        return 3, field
+    return (1 if ":" not in field else 0 if value != NO_DEFINITION else 2), field
+
+
 def _apply_rows(
     context: PlanContext,
     file: FileRules,
     rows: Sequence[_Row],
-    look: _Look,
+    look: tuple[int, str, str],
     author: Author,
 ) -> Plan[bool]:
-    """Put rows in force, part by part; False if another file has come between."""
-    digest = file.rules.digest
+    """Put rows in force, part by part; False if another file has come between.
+
+    ``look``: what a look at the server has found; see ``apply_rules.lua``.
+    """
+    digest, rules, (modified, *seen) = file.rules.digest, file.rules, look
+    _, session, _, next_digest = seen[1].split(" ", 3) if seen[1] else [""] * 4
+    session = session if next_digest == digest else uuid.uuid4().hex
     parts = list(_parts(rows)) or [()]
-    named = {"session": look.session(digest), "about": author.pack()}
     for number, part in enumerate(parts, 1):
-        more: dict[str, object] = {"seen": [look.version, look.next] if number == 1 else []}
+        fields: dict[str, object] = {"session": session, "about": author.pack()}
+        fields["seen"] = seen if number == 1 else []
         if number == len(parts):
-            more |= {"version": _pack_version(file, author), "text": _pack_rules(file.rules)}
-        weights = chain.from_iterable(row for row in part if row.is_weight)
-        call = _rules_call(
-            context, "apply", digest, look.modified, part, **named, **more, weights=[*weights]
-        )
-        status, *details = yield call
+            about = {"digest": digest, "source": file.source}
+            fields["version"] = json.dumps({**about, "by": author.by, "why": author.reason})
+            fields["text"] = dump_rules(rules.limits, rules.weights, rules.routes)
+        fields["weights"] = [
+            item
+            for field, own in part
+            if isinstance(own, int)
+            for item in (field.removeprefix(_WEIGHT_HEAD), own)
+        ]
+        status, *details = yield _rules_call(context, "apply", digest, modified, part, **fields)
         if status < 0:
             raise _refusal(context, file, details[0].decode())
         if status == _OTHER:
@@ -291,12 +274,3 @@ def author_of_file(source: str, by: str | None = None, reason: str | None = None
 
 def _parts(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
     return (rows[start : start + PART_SIZE] for start in range(0, len(rows), PART_SIZE))
-
-
-def _pack_version(file: FileRules, author: Author) -> str:
-    about = {"digest": file.rules.digest, "source": file.source}
-    return json.dumps({**about, "by": author.by, "why": author.reason})
-
-
-def _pack_rules(rules: Rules) -> str:
-    return dump_rules(rules.limits, rules.weights, rules.routes)

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from math import inf
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from celery_throttle.app import Throttle
 from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
-from celery_throttle.observe.metrics.figures import Figures
-from celery_throttle.observe.metrics.source import MAX_LIMITS, FigureSource
 from celery_throttle.observe.metrics.table import (
     GAUGE,
     HISTOGRAM,
+    MAX_LIMITS,
     METRICS,
     PREFIX,
     Histogram,
     Metric,
+    SampleSource,
 )
 
 with require_extra("opentelemetry", "celery_throttle.otel", "otel"):
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
-#: Figures are read once for all instruments of a collection, which asks one after the other.
+#: Samples are read once for all instruments of a collection, which asks one after the other.
 _CACHE_SECONDS = 1.0
 
 _HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
-
-_Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 def export_metrics(
@@ -52,51 +48,31 @@ def export_metrics(
             ``celery_throttle_limits_omitted`` is the number of the others.
     """
     meter = get_meter("celery_throttle", meter_provider=meter_provider)
-    read = _FigureCache(FigureSource(throttle, max_limits)).read
+    source = SampleSource(throttle, max_limits, _CACHE_SECONDS)
     for metric in METRICS:
-        _create_instruments(meter, metric, read)
+        _create_instruments(meter, metric, source)
 
 
-class _FigureCache:
-    """Reads figures once for the instruments of one collection. Thread-safe."""
-
-    def __init__(self, source: FigureSource) -> None:
-        self._source = source
-        self._lock = threading.Lock()
-        self._figures: Figures | None = None
-        self._read_at = -inf
-
-    def read(self) -> Figures | None:
-        """Return the figures, which are at most a second old; None if the server is lost."""
-        with self._lock:
-            if time.monotonic() > self._read_at + _CACHE_SECONDS:
-                self._figures = self._source.read()
-                self._read_at = time.monotonic()
-            return self._figures
-
-
-def _create_instruments(meter: Meter, metric: Metric, read: Callable[[], Figures | None]) -> None:
-    name = PREFIX + metric.name
+def _create_instruments(meter: Meter, metric: Metric, source: SampleSource) -> None:
     create: Callable[..., object] = (
         meter.create_observable_gauge if metric.kind == GAUGE else meter.create_observable_counter
     )
     for suffix in _HISTOGRAM_SUFFIXES if metric.kind == HISTOGRAM else ("",):
         unit = "s" if metric.unit == "seconds" and suffix in ("", "_sum") else ""
-        create(name + suffix, [_callback(metric, suffix, read)], unit, metric.help)
+        callback = partial(_observe, source, metric, suffix)
+        create(f"{PREFIX}{metric.name}{suffix}", [callback], unit, metric.help)
 
 
-def _callback(metric: Metric, suffix: str, read: Callable[[], Figures | None]) -> _Callback:
-    def observe(_: CallbackOptions) -> Iterator[Observation]:
-        for labels, value in metric.read(read()):
-            attributes = dict(zip(metric.labels, labels, strict=True))
-            if not isinstance(value, Histogram):
-                yield Observation(value, attributes)
-            elif suffix == "_bucket":
-                for bound, count in value.buckets:
-                    text = "+Inf" if bound == inf else str(bound)
-                    yield Observation(count, {**attributes, "le": text})
-            else:
-                total = value.sum if suffix == "_sum" else value.buckets[-1][1]
-                yield Observation(total, attributes)
-
-    return observe
+def _observe(
+    source: SampleSource, metric: Metric, suffix: str, _: CallbackOptions
+) -> Iterator[Observation]:
+    for labels, value in source.read()[metric.name]:
+        attributes = dict(zip(metric.labels, labels, strict=True))
+        if not isinstance(value, Histogram):
+            yield Observation(value, attributes)
+        elif suffix == "_bucket":
+            for bound, count in value.buckets:
+                yield Observation(count, {**attributes, "le": bound})
+        else:
+            total = value.sum if suffix == "_sum" else value.buckets[-1][1]
+            yield Observation(total, attributes)

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
-from celery_throttle.store.address import Address
 from celery_throttle.store.breaker import CircuitBreaker
 from celery_throttle.store.connection import (
+    Address,
     AnyConnection,
     AsyncConnection,
     Connection,
@@ -256,9 +256,8 @@ class Store:
             if error.remedy is Remedy.LOAD:
                 reply = yield from self._send(connection, _load(call), call.packed)
             elif error.remedy is Remedy.ASK:
-                reply = yield from self._send_asking(
-                    call, connection.address.with_host(*error.redirect)
-                )
+                node = connection.address.with_host(*error.redirect)
+                reply = yield from self._send_asking(call, node)
             elif error.text not in seen and self._may_move(connection, error):
                 connection.close()
                 connection = yield from self._find()
@@ -271,7 +270,8 @@ class Store:
     def _may_move(self, connection: AnyConnection, error: ErrorReply) -> bool:
         """Whether another server may execute the call. If so, :meth:`_find` connects to it."""
         if error.remedy is Remedy.MOVED and has_hash_tag(self._prefix):
-            self._servers.report_moved(connection, error.redirect)
+            node = connection.address.with_host(*error.redirect)
+            self._servers.report_moved(connection, node)
             return True
         return error.remedy is Remedy.ANOTHER_SERVER and self._servers.report_lost(connection)
 

@@ -1,4 +1,4 @@
-"""One connection to one server, blocking or for asyncio.
+"""Addresses of servers, and connections to them, blocking or for asyncio.
 
 redis-py connects (host names, TLS, passwords). After that the socket is written to and read
 directly: the overhead of a client for each call exceeds the cost of a decision.
@@ -14,16 +14,22 @@ import select
 import socket
 import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import hiredis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
 
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.store.address import Address, make_connection, translate_errors
 from celery_throttle.store.steps import Step
 
 #: Seconds for which an idle connection need not be tested: no server restarts in less.
@@ -33,6 +39,66 @@ _READ_SIZE = 65536
 
 _TIMED_OUT = "no reply in time"
 _CLOSED = "the server closed the connection"
+
+_CONNECTIONS = {
+    "tcp": redis.Connection,
+    "tls": redis.SSLConnection,
+    "unix": redis.UnixDomainSocketConnection,
+}
+_ASYNC_CONNECTIONS = {
+    "tcp": redis.asyncio.Connection,
+    "tls": redis.asyncio.SSLConnection,
+    "unix": redis.asyncio.UnixDomainSocketConnection,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a server. The options are those of redis-py's connections, with passwords."""
+
+    kind: str  #: ``tcp``, ``tls`` or ``unix``
+    options: Mapping[str, Any] = field(repr=False)
+
+    def with_host(self, host: str, port: int) -> Address:
+        """Return the address of another server, with the same options; no host means this one."""
+        kind = "tcp" if self.kind == "unix" else self.kind
+        options = {name: value for name, value in self.options.items() if name != "path"}
+        return Address(kind, options | {"host": host or self.host, "port": port})
+
+    @property
+    def host(self) -> str:
+        """The host; ``localhost`` for a Unix socket."""
+        return str(self.options.get("host", "localhost"))
+
+    def __str__(self) -> str:
+        path = self.options.get("path")
+        return str(path or f"{self.host}:{self.options.get('port', 6379)}")
+
+
+def make_connection(address: Address, *, asynchronous: bool = False) -> Any:
+    """Make a connection of redis-py, without connecting.
+
+    Raises:
+        TypeError, ValueError, RedisError: an option is wrong.
+    """
+    kinds: Mapping[str, Any] = _ASYNC_CONNECTIONS if asynchronous else _CONNECTIONS
+    # No retries by the client: its default stalls a call for seconds when the server is down.
+    retry = AsyncRetry(NoBackoff(), 0) if asynchronous else Retry(NoBackoff(), 0)
+    return kinds[address.kind](**address.options, retry=retry)
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Translate errors of redis-py while it connects to ``OSError`` or ``hiredis.ReplyError``."""
+    try:
+        yield
+    except RedisTimeoutError as error:
+        raise TimeoutError(str(error)) from error
+    except RedisError as error:
+        # To redis-py, a wrong password is a ConnectionError.
+        if isinstance(error, AuthenticationError) or not isinstance(error, RedisConnectionError):
+            raise hiredis.ReplyError(str(error)) from error
+        raise ConnectionError(str(error)) from error
 
 
 class Connection:
@@ -56,7 +122,7 @@ class Connection:
     def open(cls, address: Address) -> Connection:
         """Connect to a server."""
         connection = make_connection(address)
-        with translate_errors():
+        with _translate_errors():
             connection.connect()
         return cls(address, connection)
 
@@ -137,7 +203,7 @@ class AsyncConnection:
     async def open(cls, address: Address) -> AsyncConnection:
         """Connect to a server."""
         connection = make_connection(address, asynchronous=True)
-        with translate_errors():
+        with _translate_errors():
             try:
                 await connection.connect()
             except BaseException:

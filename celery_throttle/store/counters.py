@@ -14,5 +14,5 @@ REFUSAL_REASONS = ("limit", "slots", "paused", "keys", "cost")
 DROP_REASONS = ("late", "full", "keys", "cost")
 
 #: The number of buckets of waits, and the longest wait of the first one in seconds. Each following
-#: bucket is twice as long. Twin: ``claim_totals.lua``.
+#: bucket is twice as long. Twin: ``serve_list.lua``.
 WAIT_BUCKETS, FIRST_WAIT_SECONDS = 21, 0.1

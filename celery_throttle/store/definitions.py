@@ -1,4 +1,4 @@
-"""Definitions as the scripts store and read them; see ``definition_record.lua``."""
+"""Definitions as the scripts store and read them; see ``records.lua``."""
 
 from __future__ import annotations
 
@@ -36,20 +36,16 @@ TAGS = {
     "adaptive": 9,
 }
 
-#: Added to the byte of the first limit if shadow limits follow the last one.
-_HAS_SHADOWS = 64
-
 _WITHOUT_NUMBERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
 
 # The numbers of a definition, see `definition.lua`.
-_NAME = struct.Struct("<ddB")
+_NAME = struct.Struct("<ddBB")
 _HEAD = struct.Struct("<BH")
-_SHADOWS = struct.Struct("<BH")
 _SEPARATOR = "; "
 
 
 class Definition(NamedTuple):
-    """The limits of a name or key, as arguments of a script; see ``change_definition.lua``.
+    """The limits of a name or key, as arguments of a script; see ``definitions.lua``.
 
     Attributes:
         numbers: what decisions read.
@@ -73,13 +69,8 @@ def pack(limits: Sequence[Limit], now: int, key_cap: str) -> Definition:
     max_keys = find_strictest(limit.max_keys for limit in limits)
     max_waiting = find_strictest(limit.max_waiting for limit in limits)
     shadows = [shadow for limit in limits for shadow in limit.shadows]
-    tags = [TAGS[limit.algorithm] for limit in limits]
-    tags[0] |= _HAS_SHADOWS if shadows else 0
-    chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits))]
-    chunks += (_pack_numbers(*pair, now) for pair in zip(tags, limits, strict=True))
-    if shadows:
-        numbers = b"".join(_pack_numbers(TAGS[one.algorithm], one, now) for one in shadows)
-        chunks.append(_SHADOWS.pack(len(shadows), len(numbers)) + numbers)
+    chunks = [_NAME.pack(max_keys or 0, max_waiting or 0, len(limits), len(shadows))]
+    chunks += (_pack_numbers(limit, now) for limit in (*limits, *shadows))
     chunks.append(b"" if max_keys is None else key_cap.encode())
     return Definition(
         b"".join(chunks),
@@ -97,9 +88,11 @@ def unpack(text: bytes) -> tuple[Limit, ...]:
         raise LimitSyntaxError(f"{shown(text)} is not a definition: {error}") from None
 
 
-def _pack_numbers(tag: int, limit: Limit, now: int) -> bytes:
+def _pack_numbers(limit: Limit, now: int) -> bytes:
     numbers = [limit.burst, *limit.ticks, *_own_numbers(limit, now)]
-    return _HEAD.pack(tag, len(numbers)) + struct.pack(f"<{len(numbers)}d", *numbers)
+    return _HEAD.pack(TAGS[limit.algorithm], len(numbers)) + struct.pack(
+        f"<{len(numbers)}d", *numbers
+    )
 
 
 def _own_numbers(limit: Limit, now: int) -> list[int]:

@@ -9,9 +9,10 @@ without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha1
+from typing import NamedTuple
 
 from celery_throttle.limits.key import LimitRef, encode_key
 
@@ -37,18 +38,23 @@ def has_hash_tag(prefix: str) -> bool:
     return bool(tag and closed)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueKeys:
-    """The keys of one queue of the broker; see ``line_data.lua``."""
+class QueueKeys(NamedTuple):
+    """The keys of one queue of the broker, in the scripts' order; see ``line_data.lua``."""
 
     lines: str
     messages: str
     due: str
     polls: str
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate in the scripts' order."""
-        return iter((self.lines, self.messages, self.due, self.polls))
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """The name of a key of which there is one; of the class, only what follows the prefix."""
+
+    word: str
+
+    def __get__(self, keys: Keys | None, _: type[Keys]) -> str:
+        return self.word if keys is None else f"{keys.prefix}:{self.word}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,93 +63,46 @@ class Keys:
 
     prefix: str = DEFAULT_PREFIX
 
-    @property
-    def limits(self) -> str:
-        """Records of limits and keys by :meth:`field`, and weights behind ``weight``."""
-        return f"{self.prefix}:limits"
-
-    @property
-    def rules(self) -> str:
-        """The rules file that is in force, or is put in force."""
-        return f"{self.prefix}:rules"
-
-    @property
-    def rules_files(self) -> str:
-        """The rules files of live workers."""
-        return f"{self.prefix}:rules-files"
-
-    @property
-    def names(self) -> str:
-        """Names of the limits that are defined."""
-        return f"{self.prefix}:names"
-
-    @property
-    def changes(self) -> str:
-        """The log of changes."""
-        return f"{self.prefix}:changes"
+    #: Records of limits and keys by :meth:`field`, and weights behind ``weight``.
+    limits = _Name("limits")
+    rules = _Name("rules")  #: the rules file that is in force, or is put in force
+    rules_files = _Name("rules-files")  #: the rules files of live workers
+    names = _Name("names")  #: names of the limits that are defined
+    changes = _Name("changes")  #: the log of changes
+    workers = _Name("workers")  #: workers with claims
+    membership = _Name("membership")  #: live workers
+    #: Parked messages that the broker may still deliver again.
+    unacknowledged = _Name("unacknowledged")
+    quarantine = _Name("quarantine")  #: tasks that a worker took from a line and has no code for
+    #: The key by which a worker tests which commands its user may run.
+    permission_probe = _Name("rights")
+    #: Queues with tasks, by when a worker last reported to consume them.
+    consumed_queues = _Name("consumed")
+    #: The same, of queues that the broker deletes with their last consumer.
+    temporary_queues = _Name("temporary")
+    #: All queues of live workers, by when a worker last reported to consume them.
+    worker_queues = _Name("queues")
+    #: Limits of which tasks of workers need keys, by when a worker last reported that.
+    limits_with_keys = _Name("keyed")
+    outages = _Name("outages")  #: for how long workers were in outage mode, summed over workers
+    #: Tasks whose starts do not pass the gate, by when a worker last saw such a start.
+    ungated = _Name("ungated")
+    recorded = _Name("recorded")  #: when the last records of totals were made
+    fan_outs = _Name("fan-outs")  #: the records of fan-outs, by when each was last found
 
     def own_keys(self, name: str) -> str:
         """Return the key of the keys of a limit that have their own definition or weight."""
         return f"{self.prefix}:own:{name}"
 
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """The keys of a change of definitions, in the order of ``lib/definitions.lua``."""
+        heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
+        return self.limits, self.rules, self.names, self.changes, *heads
+
     def shared_by_keys(self, name: str) -> frozenset[str]:
         """Return the keys that a limit has once, however many keys of it are in use."""
         return frozenset((self.limits, self.rules, self.names, self.changes, self.totals(name)))
-
-    @property
-    def workers(self) -> str:
-        """Workers with claims."""
-        return f"{self.prefix}:workers"
-
-    @property
-    def membership(self) -> str:
-        """Live workers."""
-        return f"{self.prefix}:membership"
-
-    @property
-    def unacknowledged(self) -> str:
-        """Parked messages that the broker may still deliver again."""
-        return f"{self.prefix}:unacknowledged"
-
-    @property
-    def quarantine(self) -> str:
-        """Tasks that a worker took from a line and has no code for."""
-        return f"{self.prefix}:quarantine"
-
-    @property
-    def permission_probe(self) -> str:
-        """The key by which a worker tests which commands its user may run."""
-        return f"{self.prefix}:rights"
-
-    @property
-    def consumed_queues(self) -> str:
-        """Queues with tasks, by when a worker last reported to consume them."""
-        return f"{self.prefix}:consumed"
-
-    @property
-    def temporary_queues(self) -> str:
-        """The same, of queues that the broker deletes with their last consumer."""
-        return f"{self.prefix}:temporary"
-
-    @property
-    def worker_queues(self) -> str:
-        """All queues of live workers, by when a worker last reported to consume them."""
-        return f"{self.prefix}:queues"
-
-    @property
-    def limits_with_keys(self) -> str:
-        """Limits of which tasks of workers need keys, by when a worker last reported that."""
-        return f"{self.prefix}:keyed"
-
-    @property
-    def outages(self) -> str:
-        """For how long workers were in outage mode, summed over workers."""
-        return f"{self.prefix}:outages"
-
-    @property
-    def ungated(self) -> str:
-        """Tasks whose starts do not pass the gate, by when a worker last saw such a start."""
-        return f"{self.prefix}:ungated"
 
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""
@@ -225,11 +184,6 @@ class Keys:
         """Return the key of records of the totals: ``"recent"`` ones, or those of a ``"week"``."""
         return f"{self.totals(name)}/{which}"
 
-    @property
-    def recorded(self) -> str:
-        """When the last records of totals were made."""
-        return f"{self.prefix}:recorded"
-
     def once(self, what: str) -> str:
         """Return the key that exists for a while after somebody has begun something: encoded."""
         return f"{self.prefix}:once:{what}"
@@ -273,13 +227,8 @@ class Keys:
         )
 
     def fan_out(self, name: str) -> str:
-        """Return the record of a fan-out, the prefix of further names; see ``fan_out.lua``."""
+        """Return the record of a fan-out, the prefix of further names; see ``fan_outs.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
-
-    @property
-    def fan_outs(self) -> str:
-        """The records of fan-outs, by when each was last found."""
-        return f"{self.prefix}:fan-outs"
 
     def fan_out_name(self, record: str) -> str:
         """Return the name of the fan-out with this :meth:`fan_out`, as it is encoded there."""
@@ -287,7 +236,7 @@ class Keys:
 
     @staticmethod
     def fan_out_number(task_id: str) -> int:
-        """Return the number of the part that a task belongs to. Twin: in ``fan_out.lua``."""
+        """Return the number of the part that a task belongs to. Twin: in ``fan_outs.lua``."""
         data = task_id.encode("utf-8", "surrogatepass")
         return sha1(data, usedforsecurity=False).digest()[0] % FAN_OUT_NUMBERS
 

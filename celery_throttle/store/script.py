@@ -1,50 +1,45 @@
-"""Loads the Lua scripts, and packs calls of them.
+"""Builds the Lua scripts, and packs calls of them.
 
 Each operation on the server is one script in ``store/scripts/``, in the folder of what it is about.
-A script names the files that it includes, which are in ``store/scripts/lib/`` and ``algorithms/``;
-an included file may include others:
+What scripts share is in ``store/scripts/lib/`` and ``algorithms/``. A script gets of these files
+what it names, and what that names, as the server runs a script from its first line at each call,
+and each function that it defines costs time:
 
-* ``-- uses: name`` puts the file before the script, once.
-* ``-- uses rarely: name`` makes the file the body of one function of that name, whose result is
-  what the file returns. The server runs a script from its first line at each call, so each function
-  that it defines costs time even if it is never called.
-* ``-- first: name`` puts the file before all others.
+* Of most files each function, table or constant is taken by itself.
+* A file that ends with ``return`` is the body of one function with the name of the file. So what
+  only rare calls need is defined only when they need it: ``repair()(queue)``.
 
-A constant (``local NAMES = numbers or strings``, in capitals) is written into the script where it
-is used: a variable that functions refer to costs time at each call, for each of these functions.
+All of it goes before the script, or in place of its line ``-- library``. A constant (in capitals, a
+number or a string) is written where it is used: a variable that functions refer to costs time, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from typing import NamedTuple
 
-#: The folders of the scripts, and of the files that they include.
-_SCRIPTS = tuple(
-    f"store/scripts/{name}"
-    for name in ("limits", "definitions", "lines", "fan_outs", "workers", "observe")
+#: The folders of the scripts, and of what they share.
+_KINDS = ("limits", "definitions", "lines", "fan_outs", "workers", "observe")
+_SHARED = ("store/scripts/lib", "algorithms")
+
+_STRING_OR_COMMENT = re.compile(r"'[^']*'| *--.*")
+_STATEMENT = re.compile(r"^(?=local )", re.MULTILINE)
+_DECLARED = re.compile(r"local (?:function )?(\w+(?:, \w+)*)")
+_RESULT = re.compile(r"^return ", re.MULTILINE)
+# Names that are mentioned, without fields and what is assigned to.
+_NAME = re.compile(r"'[^']*'|(?<![\w.])([A-Za-z_]\w*)\b(?! =[^=])")
+
+_VALUE = r"(?:'[^']*'|[\dA-Z_(][\dA-Z_ ^*()]*)"
+_CONSTANTS = re.compile(
+    rf"^local ([A-Z_]+(?:, [A-Z_]+)*) = ({_VALUE}(?:, {_VALUE})*)\n", re.MULTILINE
 )
-_LIB = "store/scripts/lib"
-_INCLUDES = (
-    _LIB,
-    *(
-        f"{_LIB}/{name}"
-        for name in ("limits", "definitions", "lines", "waiting_lists", "claim", "fan_out")
-    ),
-    "algorithms",
-)
-
-_USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
-_FIRST = re.compile(r"^-- first: (.+)$", re.MULTILINE)
-_USES_RARELY = re.compile(r"^-- uses rarely: (.+)$", re.MULTILINE)
-
-_CONSTANTS = re.compile(r"local ([A-Z_]+(?:, [A-Z_]+)*) = (.+)")
-_LITERAL = re.compile(r"'[^']*'|[\d(][\d ^*()]*")
-_COMMENT_STRING_OR_CONSTANT = re.compile(r" *--.*|'[^']*'|\b[A-Z][A-Z_]+\b")
+_CONSTANT = re.compile(r"'[^']*'|\b[A-Z][A-Z_]+\b")
 
 Argument = str | bytes | int | float
 
@@ -81,90 +76,127 @@ def pack_command(*parts: Argument) -> bytes:
     return b"".join(chunks)
 
 
-@cache
-def source_of(name: str, folders: tuple[str, ...] = _INCLUDES) -> str:
-    """Return the text of one Lua file, without the files that it includes."""
-    package = files("celery_throttle")
-    for folder in folders:
-        file = package / folder / f"{name}.lua"
-        if file.is_file():
-            return file.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"{name}.lua is not in {' or '.join(folders)}")
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of what scripts share, without comments.
 
-
-def source_with_includes(name: str) -> str:
-    """Return the text of a script behind the files that it includes."""
-    text = source_of(name, _SCRIPTS)
-    # A call has one time, so the clock is never read in a function.
-    shared = {"clock", *_reachable(text, _FIRST, _USES)}
-    return _with_includes(text, shared, set())
-
-
-def _with_includes(text: str, shared: set[str], seen: set[str]) -> str:
-    """Put the included files that are not in ``seen`` before the text of a file.
-
-    What only the body of a function includes is in that body, other files (``shared``) are not.
+    Attributes:
+        declared: the names by which others refer to it.
+        is_body: whether it is the body of a function, with the name of its file.
     """
-    chunks = []
 
-    def include(names: Iterable[str]) -> None:
-        for name in names:
-            if name not in seen:
-                seen.add(name)
-                chunks.append(_with_includes(source_of(name), shared, seen))
+    text: str
+    declared: tuple[str, ...]
+    is_body: bool = False
 
-    include((*_names(_FIRST, text), *_names(_USES, text)))
-    for name in _names(_USES_RARELY, text):
-        if name not in seen:
-            seen.add(name)
-            body = source_of(name)
-            include(used for used in _reachable(body, _USES, _USES_RARELY) if used in shared)
-            chunks.append(
-                f"local function {name}()\n{_with_includes(body, shared, set(seen))}end\n"
-            )
-    return "".join((*chunks, text, "\n"))
+
+class Library(NamedTuple):
+    """What scripts share: parts by each name that they declare, and the values of constants."""
+
+    parts: dict[str, Part]
+    constants: dict[str, str]
 
 
 @cache
-def _reachable(text: str, *kinds: re.Pattern[str]) -> Sequence[str]:
-    """The files that a file includes, and those that they include; each once."""
-    names = [name for kind in kinds for name in _names(kind, text)]
-    found = (one for name in names for one in (name, *_reachable(source_of(name), *kinds)))
-    return tuple(dict.fromkeys(found))
+def library() -> Library:
+    """Return what the scripts share; reads the files once."""
+    found = Library({}, {})
+    for folder in _SHARED:
+        for file in sorted((files("celery_throttle") / folder).iterdir(), key=lambda one: one.name):
+            name, is_lua, _ = file.name.partition(".lua")
+            if is_lua:
+                text = _take_constants(file.read_text(encoding="utf-8"), found.constants)
+                for part in _parts_of(name, text):
+                    for declared in part.declared:
+                        if found.parts.setdefault(declared, part) is not part:
+                            raise ValueError(f"{declared} is declared twice, now in {name}.lua")
+    return found
 
 
-def _names(pattern: re.Pattern[str], text: str) -> list[str]:
-    return [name.strip() for found in pattern.findall(text) for name in found.split(",")]
+def _parts_of(name: str, text: str) -> list[Part]:
+    if _RESULT.search(text):
+        return [Part(text, (name,), is_body=True)]
+    declarations = [(_DECLARED.match(one), one) for one in _STATEMENT.split(text)]
+    return [Part(one, tuple(found[1].split(", "))) for found, one in declarations if found]
 
 
-def _with_literals(source: str) -> str:
-    """Write the constants of a script where they are used, and leave out its comments."""
-    literals: dict[str, str] = {}
+def _take_constants(text: str, constants: dict[str, str]) -> str:
+    """Add the constants of a text to those known; return the text without them and comments."""
+    plain = _STRING_OR_COMMENT.sub(lambda found: found[0] if found[0][0] == "'" else "", text)
+    plain = "".join(f"{line}\n" for line in plain.splitlines() if line)
+    for names, values in _CONSTANTS.findall(plain):
+        for name, value in zip(names.split(", "), values.split(", "), strict=True):
+            if constants.setdefault(name, value) != value:
+                raise ValueError(f"constant {name} is declared twice, as {value}")
+    return _CONSTANTS.sub("", plain)
 
-    def with_literals(text: str) -> str:
-        def literal(match: re.Match[str]) -> str:
-            found = match.group()
-            return "" if found.lstrip().startswith("--") else literals.get(found, found)
 
-        return _COMMENT_STRING_OR_CONSTANT.sub(literal, text)
+def _with_literals(text: str, constants: Mapping[str, str]) -> str:
+    """Write constants where they are used."""
 
-    lines = []
-    for line in source.splitlines():
-        declared = _CONSTANTS.fullmatch(line)
-        values = with_literals(declared[2]).split(", ") if declared else []
-        if declared and all(map(_LITERAL.fullmatch, values)):
-            for name, value in zip(declared[1].split(", "), values, strict=True):
-                text = value if value.isdigit() or value[0] == "'" else f"({value})"
-                if literals.setdefault(name, text) != text:
-                    raise ValueError(f"constant {name} is declared twice, as {value}")
-        elif text := with_literals(line):
-            lines.append(f"{text}\n")
-    return "".join(lines)
+    def literal(match: re.Match[str]) -> str:
+        found = match.group()
+        if found not in constants:
+            return found
+        value = _with_literals(constants[found], constants)
+        return value if value.isdigit() or value[0] == "'" else f"({value})"
+
+    return _CONSTANT.sub(literal, text)
+
+
+@cache
+def _named(text: str) -> Sequence[Part]:
+    """Return the parts that a text names."""
+    parts = library().parts
+    return [parts[name] for name in dict.fromkeys(_NAME.findall(text)) if name in parts]
+
+
+@cache
+def _needed(text: str, *, in_bodies: bool) -> Mapping[Part, None]:
+    """Return the parts that a text needs, and those that they need; ``in_bodies`` too."""
+    found: dict[Part, None] = {}
+    texts = [text]
+    while texts:
+        for part in _named(texts.pop()):
+            if part not in found and (in_bodies or not part.is_body):
+                texts.append(part.text)
+            found[part] = None
+    return found
+
+
+def _link(text: str, outer: AbstractSet[Part] = frozenset()) -> str:
+    """Put the parts that a text needs before it, but for those that are in ``outer``."""
+    # A call has one time, so the clock is not read in a function.
+    clock = {library().parts["now"]} & _needed(text, in_bodies=True).keys()
+    own = (_needed(text, in_bodies=False).keys() | clock) - outer
+    chunks: list[str] = []
+    left = set(own)
+
+    def include(part: Part) -> None:
+        if part not in left:
+            return
+        left.remove(part)
+        for needed in _needed(part.text, in_bodies=part.is_body):
+            include(needed)
+        if part.is_body:
+            body = _link(part.text, outer | own)
+            chunks.append(f"local function {part.declared[0]}()\n{body}end\n")
+        else:
+            chunks.append(part.text)
+
+    for part in _needed(text, in_bodies=True):
+        include(part)
+    return "".join((*chunks, text))
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script of a name with its included files; reads each once."""
-    source = _with_literals(source_with_includes(name)).encode()
+    """Return the script of a name with all that it needs; reads each file once."""
+    package = files("celery_throttle") / "store" / "scripts"
+    [file] = [one for kind in _KINDS if (one := package / kind / f"{name}.lua").is_file()]
+    front, _, rest = file.read_text(encoding="utf-8").rpartition("\n-- library\n")
+    constants = dict(library().constants)
+    front, rest = _take_constants(front, constants), _take_constants(rest, constants)
+    source = _with_literals(front + _link(rest), constants).encode()
     # Redis identifies scripts by SHA-1; nothing is secured by it.
     return Script(name, source, sha1(source, usedforsecurity=False).hexdigest())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
 
 # Redis 6 wraps the error of a script's command in one of its own.
 _CODE = re.compile(r"(?:ERR Error running script .*?: -)?([A-Z]+)", re.DOTALL)
@@ -55,13 +54,6 @@ _HINTS = {
 }
 
 
-class Redirect(NamedTuple):
-    """The node that a redirection names; no host if it is the host that was called."""
-
-    host: str
-    port: int
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
     """An error reply, parsed."""
@@ -80,10 +72,10 @@ class ErrorReply:
         return _REMEDIES.get(self.code, Remedy.NONE)
 
     @property
-    def redirect(self) -> Redirect:
-        """The node that MOVED and ASK name: ``MOVED 3999 10.0.0.7:6381``."""
-        host, _, port = self.text.split()[2].rpartition(":")
-        return Redirect("" if host == "?" else host, int(port))
+    def redirect(self) -> tuple[str, int]:
+        """Host and port that MOVED and ASK name; no host if it is the one that was called."""
+        host, _, port = self.text.split()[2].rpartition(":")  # MOVED 3999 10.0.0.7:6381
+        return "" if host == "?" else host, int(port)
 
     def __str__(self) -> str:
         hint = _HINTS.get("PERMISSION" if _PERMISSION.search(self.text) else self.code)

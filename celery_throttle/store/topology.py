@@ -7,10 +7,8 @@ from typing import Any
 import hiredis
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.address import Address
-from celery_throttle.store.connection import AnyConnection, connect_step, send_step
+from celery_throttle.store.connection import Address, AnyConnection, connect_step, send_step
 from celery_throttle.store.script import pack_command
-from celery_throttle.store.server_errors import Redirect
 from celery_throttle.store.steps import Steps
 
 
@@ -31,7 +29,7 @@ class Servers:
         self.start_generation(connection)
         return True
 
-    def report_moved(self, connection: AnyConnection, to: Redirect) -> None:  # noqa: ARG002  # see Nodes
+    def report_moved(self, connection: AnyConnection, to: Address) -> None:  # noqa: ARG002  # see Nodes
         """Record that a node of a cluster has named the node in charge."""
         self.start_generation(connection)
 
@@ -87,11 +85,10 @@ class Nodes(Servers):
         self._move_to_end(connection.address)
         return len(self._nodes) > 1
 
-    def report_moved(self, connection: AnyConnection, to: Redirect) -> None:
+    def report_moved(self, connection: AnyConnection, to: Address) -> None:
         """See :class:`Servers`; the next calls try that node first."""
         self.start_generation(connection)
-        node = connection.address.with_host(*to)
-        self._nodes = (node, *(one for one in self._configured if one != node))
+        self._nodes = (to, *(one for one in self._configured if one != to))
 
     def _move_to_end(self, node: Address) -> None:
         first, *others = self._nodes

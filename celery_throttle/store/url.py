@@ -16,7 +16,7 @@ servers; the names of options for connections to the Sentinels begin with ``sent
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -25,7 +25,7 @@ from redis.connection import parse_url
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, shown
-from celery_throttle.store.address import Address, make_connection
+from celery_throttle.store.connection import Address, make_connection
 from celery_throttle.store.topology import Nodes, NoServers, Sentinels, Servers
 
 #: The URL of limits in the memory of one process.
@@ -56,22 +56,28 @@ def safe_url(url: str) -> str:
 
 def is_store_url(url: str) -> bool:
     """Whether a URL names a server that can keep limits."""
-    return _is_one_of((*_SINGLE, *_SEVERAL), url)
+    return _scheme_of(url) in (*_SINGLE, *_SEVERAL)
 
 
 def is_single_url(url: str) -> bool:
     """Whether a URL names a single server, without Sentinels or a cluster."""
-    return _is_one_of(_SINGLE, url)
+    return _scheme_of(url) in _SINGLE
 
 
 def is_cluster_url(url: str) -> bool:
     """Whether a URL names nodes of a cluster."""
-    return _is_one_of([scheme for scheme in _SEVERAL if scheme.endswith("+cluster")], url)
+    scheme = _scheme_of(url)
+    return scheme in _SEVERAL and scheme.endswith("+cluster")
 
 
-def _is_one_of(schemes: Iterable[str], url: str) -> bool:
+def is_memory_url(url: Any) -> bool:
+    """Whether a URL means the memory of this process."""
+    return bool(url == MEMORY_URL)
+
+
+def _scheme_of(url: str) -> str:
     scheme, separator, _ = url.partition("://")
-    return bool(separator) and scheme in schemes
+    return scheme if separator else ""
 
 
 def read_url(url: Any, timeout: float) -> Servers:
@@ -99,7 +105,11 @@ def read_url(url: Any, timeout: float) -> Servers:
         # TypeError names an unknown option; that is safe if no part of a password is among them.
         safe = isinstance(error, TypeError) and "@" not in url.partition("?")[2]
         reason = "are user and password percent-encoded?" if "@" in url and not safe else error
-        raise ConfigurationError(f"the URL {safe_url(url)!r} cannot be used: {reason}") from None
+        raise _unusable(url, reason) from None
+
+
+def _unusable(url: str, reason: object) -> ConfigurationError:
+    return ConfigurationError(f"the URL {safe_url(url)!r} cannot be used: {reason}")
 
 
 def _suggest(named: Any) -> str:
@@ -127,17 +137,13 @@ def _read(url: str, timeout: float) -> Servers:
         return Nodes((_address(f"{scheme}://{rest}", timeout),))
     if kind == "cluster":
         if path not in ("", "0"):
-            raise ConfigurationError(
-                f"the URL {safe_url(url)!r} cannot be used: a cluster has only database 0"
-            )
+            raise _unusable(url, "a cluster has only database 0")
         nodes = [f"{scheme}://{user}{at}{host}?{query}" for host in hosts.split(",")]
         return Nodes(tuple(_address(node, timeout) for node in nodes))
     name, _, db = path.partition("/")
     if not name:
-        raise ConfigurationError(
-            f"the URL {safe_url(url)!r} cannot be used: it must name the master, "
-            "such as redis+sentinel://host:26379/mymaster"
-        )
+        example = "redis+sentinel://host:26379/mymaster"
+        raise _unusable(url, f"it must name the master, such as {example}")
     _check_database(url, db)
     options = dict(parse_qsl(query, keep_blank_values=True))
     master = {name: value for name, value in options.items() if not name.startswith(_SENTINEL)}
@@ -154,10 +160,8 @@ def _check_ports(url: str, hosts: str) -> None:
         port = host.rpartition("]")[2].partition(":")[2]  # [::1]:6379
         right = port.isdecimal() and 1 <= int(port) <= _MAX_PORT
         if port and not right and not _is_misread(url):
-            raise ConfigurationError(
-                f"the URL {safe_url(url)!r} cannot be used: its port {shown(port)} is not a number "
-                f"from 1 to {_MAX_PORT}; write it as in 'redis://localhost:6379'"
-            )
+            wrong = f"its port {shown(port)} is not a number from 1 to {_MAX_PORT}"
+            raise _unusable(url, f"{wrong}; write it as in 'redis://localhost:6379'")
 
 
 def _is_misread(url: str) -> bool:
@@ -167,9 +171,7 @@ def _is_misread(url: str) -> bool:
 
 def _check_database(url: str, text: str) -> None:
     if text.strip("/") and not text.strip("/").isdecimal() and not _is_misread(url):
-        raise ConfigurationError(
-            f"the URL {safe_url(url)!r} cannot be used: its database {shown(text)} is not a number"
-        )
+        raise _unusable(url, f"its database {shown(text)} is not a number")
 
 
 def _sentinel(scheme: str, host: str, options: Mapping[str, str], timeout: float) -> Address:
@@ -194,8 +196,3 @@ def _address(url: str, timeout: float, **defaults: Any) -> Address:
     address = Address(kinds.get(connection, "tcp"), options)
     make_connection(address)  # raises errors in the options
     return address
-
-
-def is_memory_url(url: Any) -> bool:
-    """Whether a URL means the memory of this process."""
-    return isinstance(url, str) and url == MEMORY_URL

@@ -9,32 +9,26 @@ from typing import Any
 
 from celery import Celery, Task, _state
 
-from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
-from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
+from celery_throttle.errors import RulesError, StoreError, ThrottleError
+from celery_throttle.limiter.backend import Backend, Plans, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rules.rules import Rules
-from celery_throttle.observe.status.stored import begin_once
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import note_change
 from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
-from celery_throttle.tasks.app_rules import AppRules
-from celery_throttle.tasks.declared import Declared
+from celery_throttle.tasks.app_rules import AppRules, Declared
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.broker import broker_identity
-from celery_throttle.tasks.settings import Settings, Spec
+from celery_throttle.tasks.settings import Settings
 from celery_throttle.tasks.step_out import SwallowedWaits
-from celery_throttle.tasks.task_limits import TaskLimits, read_templates
+from celery_throttle.tasks.task_limits import TaskLimits
 
 #: A state that says nothing: the result backend stores no state of a task that waits.
 _NO_STATE = "PENDING"
-
-#: Time between two warnings of one kind about tasks of one name, by whichever process.
-_WARNING_SECONDS = 86_400.0
 
 
 class AppLimits(Limiter):
@@ -62,11 +56,9 @@ class AppLimits(Limiter):
     def rules_file(self) -> AppRules | None:
         """The rules file; None if the app has none."""
         path, code = self.settings.rules, None
-        if path is None:
-            return None
         with suppress(ThrottleError):  # check() reports it, and so does each task with a limit
             code = self.code_limits
-        return AppRules(path, code, self._check_rules)
+        return None if path is None else AppRules(path, code, self._check_rules)
 
     @property
     def declared(self) -> Declared:
@@ -88,8 +80,8 @@ class AppLimits(Limiter):
         new, found = Declared(self.settings, rules), []
         tasks = sorted(self.app._tasks.items())  # type: ignore[attr-defined]  # noqa: SLF001  # app.tasks would finalize the app
         for _, task in tasks:
-            error = _find_error(task, new)
-            if error is not None and _find_error(task, old) is None:
+            error = new.error_of(task)
+            if error is not None and old.error_of(task) is None:
                 found.append(str(error))
         if found:
             raise RulesError(str(self.settings.rules), [(None, text) for text in found])
@@ -111,15 +103,14 @@ class AppLimits(Limiter):
         if not settings.enabled:
             return disabled_backend(limits, self.keys, "throttle_enabled is False")
         backend = make_backend(
-            settings.url, limits, self.keys, timeout=settings.timeout, restore=self._restore_rules
+            *(settings.url, limits, self.keys),
+            timeout=settings.timeout,
+            # The server may have lost what the rules file defines.
+            restore=lambda: self._apply_rules_file(self.plans),
         )
         if is_memory_url(settings.url):
             self.run_plan(self._apply_rules_file(backend.plans))
         return backend
-
-    def _restore_rules(self) -> Plan[None]:
-        """Put the rules file in force on a server that may have lost it."""
-        yield from self._apply_rules_file(self.plans)
 
     def _apply_rules_file(self, plans: Plans | MemoryPlans) -> Plan[None]:
         if self.rules_file is not None:
@@ -134,15 +125,14 @@ class AppLimits(Limiter):
         return Keys(self.settings.prefix)
 
     @cached_property
-    def _broker(self) -> str:
-        """Identity of the broker that workers consume from: tasks in lines run there."""
+    def own_broker(self) -> str:  # read at first use
+        """The broker that workers consume from, as the names of its queues begin."""
         with self.app.connection_for_read() as connection:
-            return broker_identity(connection)
+            return f"{broker_identity(connection)}/"
 
-    @property
-    def own_broker(self) -> str:
-        """The broker of the app's queues, as the names of queues begin."""
-        return self.qualify("")
+    def qualify(self, queue: str) -> str:
+        """Return the name of a queue with that of its broker, as lines are named."""
+        return f"{self.own_broker}{queue}"
 
     def task_name(self, packed: bytes) -> str | None:
         """Return the name of the task of a message in a line; None if it cannot be read."""
@@ -150,10 +140,7 @@ class AppLimits(Limiter):
         return name if isinstance(name, str) else None
 
     def task_arguments(self, packed: bytes) -> tuple[str, ...]:
-        """Return the texts of the arguments of a message in a line, as its sender shortened them.
-
-        They are those that Celery's events have. None if the message has none.
-        """
+        """Return the texts of the arguments in a message, as its sender shortened them."""
         headers = _read_headers(packed)
         texts = (headers.get("argsrepr"), headers.get("kwargsrepr"))
         return tuple(text for text in texts if isinstance(text, str))
@@ -174,34 +161,15 @@ class AppLimits(Limiter):
         with suppress(StoreError):
             self.run_plan(note_change(self.plans, action, subject, what, author))
 
-    def qualify(self, queue: str) -> str:
-        """Return the name of a queue with that of its broker, as lines are named."""
-        return f"{self._broker}/{queue}"
-
     @cached_property
     def swallowed(self) -> SwallowedWaits:
         """Warns of tasks that catch the error with which they should step out."""
-        return SwallowedWaits(self.app, self._begin_warning)
-
-    def _begin_warning(self, task_name: str) -> bool:
-        """Return whether no process has warned of a task today, as far as the server can tell."""
-        plan = begin_once(self.observer, f"swallowed {task_name}", _WARNING_SECONDS)
-        try:
-            return self.run_plan(plan)
-        except StoreError:
-            return True
+        return SwallowedWaits(self.app, self)
 
     def bind_task(self, task: type[Task]) -> None:
         """Forget the limits of a task that is defined, or defined anew."""
         if self._declared is not None:
             self._declared.tasks.pop(str(task.name), None)
-
-    def knows(self, task: type[Task] | Task) -> bool:
-        """Return whether the app has the limits that a task names."""
-        try:
-            return self.read_task(task) is not None
-        except ThrottleError:
-            return False
 
     def task_limits(self, task: Task) -> TaskLimits | None:
         """Return the limits of a task of the app, or None. They are read once for each rules file.
@@ -212,7 +180,7 @@ class AppLimits(Limiter):
         name, declared = str(task.name), self.declared
         if name not in declared.tasks:
             try:
-                declared.tasks[name] = _read_task(task, declared)
+                declared.tasks[name] = declared.read(task)
             except ThrottleError as error:
                 declared.tasks[name] = error
         limits = declared.tasks[name]
@@ -230,40 +198,6 @@ class AppLimits(Limiter):
                 names.update(template.name for template in templates if template.parts)
         return names
 
-    def read_task(
-        self, task: type[Task] | Task, known: Mapping[str, Limits] | None = None
-    ) -> TaskLimits | None:
-        """Read and check the limits of a task: its own, or those of the route for its name.
-
-        ``known`` are the limits that exist; those of the code and the rules file by default.
-
-        Raises:
-            UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
-        """
-        return _read_task(task, self.declared, known)
-
-    def spec_of(self, task: type[Task] | Task) -> Spec | None:
-        """Return the limits of a task as written: its own, or those of its route."""
-        return _spec_of(task, self.declared)
-
-    def check_routes(self) -> None:
-        """Check that the routes name limits that exist.
-
-        Raises:
-            UnknownLimitError, LimitError, ConfigurationError: a route is wrong.
-        """
-        for pattern, spec in self.settings.routes.items():
-            read_templates(spec, self.limits, f"throttle_routes[{pattern!r}]")
-
-
-def _read_task(
-    task: type[Task] | Task, declared: Declared, known: Mapping[str, Limits] | None = None
-) -> TaskLimits | None:
-    spec = _spec_of(task, declared)
-    if spec is None:
-        return None
-    return TaskLimits.read(task, spec, declared.limits if known is None else known)
-
 
 def _read_headers(packed: bytes) -> Mapping[str, Any]:
     """Return the headers of a message in a line; none if it cannot be read."""
@@ -271,24 +205,6 @@ def _read_headers(packed: bytes) -> Mapping[str, Any]:
         return packing.headers(packed)
     except packing.UnreadableMessageError:
         return {}
-
-
-def _find_error(task: Task, declared: Declared) -> ThrottleError | None:
-    try:
-        _read_task(task, declared)
-    except ThrottleError as error:
-        return error
-    return None
-
-
-def _spec_of(task: type[Task] | Task, declared: Declared) -> Spec | None:
-    spec: Spec | None = getattr(task, "throttle", None)
-    if spec is not None:
-        return spec
-    try:
-        return declared.route(str(task.name))
-    except ConfigurationError:  # a worker does not start then, and check() reports it
-        return None
 
 
 def active_throttles() -> list[AppLimits]:

@@ -1,4 +1,7 @@
-"""The rules file of an app (``throttle_rules``), as one process uses it."""
+"""The limits and routes that an app declares: in its code, and in its rules file.
+
+``throttle_rules`` is the path of the file.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,89 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
 
-from celery_throttle.errors import RulesError
+from celery_throttle.errors import ConfigurationError, RulesError, ThrottleError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rules.file import RulesFile
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, compile_route
 from celery_throttle.operations.rules import FileRules
+from celery_throttle.tasks.settings import Settings, Spec
+from celery_throttle.tasks.task_limits import TaskLimits
 
 logger = logging.getLogger(__name__)
 
 #: Time between two looks at the file, in a process that is no worker.
 POLL_SECONDS = 5.0
+
+
+class Declared:
+    """Limits and routes of the code and of one rules file.
+
+    It never changes, so the limits of tasks are cached with it: when the rules change, another one
+    takes its place.
+
+    Attributes:
+        rules: of the file; None if there are none.
+        tasks: the limits of tasks that were read, by name, or the error.
+    """
+
+    def __init__(self, settings: Settings, rules: Rules | None) -> None:
+        self._settings = settings
+        self.rules = rules
+        self.tasks: dict[str, TaskLimits | ThrottleError | None] = {}
+
+    @cached_property
+    def limits(self) -> Mapping[str, Limits]:
+        """Name to limits: of the file, or else of the code."""
+        of_file = self.rules.limits.items() if self.rules else ()
+        names = {ref.name: limits for ref, limits in of_file if ref.key is None}
+        return {**self._settings.limits, **names}
+
+    def read(self, task: Any, known: Mapping[str, Limits] | None = None) -> TaskLimits | None:
+        """Read and check the limits of a task: its own, or those of the route for its name.
+
+        ``known`` are the limits that exist; those declared by default.
+
+        Raises:
+            UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
+        """
+        spec = self.spec_of(task)
+        if spec is None:
+            return None
+        return TaskLimits.read(task, spec, self.limits if known is None else known)
+
+    def error_of(self, task: Any) -> ThrottleError | None:
+        """Return the error that :meth:`read` raises, or None."""
+        try:
+            self.read(task)
+        except ThrottleError as error:
+            return error
+        return None
+
+    def spec_of(self, task: Any) -> Spec | None:
+        """Return the limits of a task as written: its own, or those of its route.
+
+        The routes of the file come before those of the code.
+        """
+        spec: Spec | None = getattr(task, "throttle", None)
+        if spec is None and self.rules:
+            spec = _find_route(self.rules.routes, str(task.name))
+        if spec is None:
+            try:
+                spec = _find_route(self._settings.routes, str(task.name))
+            except ConfigurationError:  # a worker does not start then, and check() reports it
+                return None
+        return spec
+
+
+def _find_route(routes: Mapping[str, Spec], task: str) -> Spec | None:
+    """Return the route for a name, or else of the first pattern that matches."""
+    if task in routes:
+        return routes[task]
+    return next((spec for route, spec in routes.items() if compile_route(route).match(task)), None)
 
 
 class AppRules:

@@ -12,6 +12,7 @@ parts: this runs in the pool's processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -99,15 +100,29 @@ class Run:
         mode: str = "take",
         holder: Holder | None = None,
     ) -> Plan[Acquisition]:
-        """Use units that the run has, and acquire the rest.
+        """Use units that the run has, and acquire the rest. If the limits refuse, step out.
+
+        A run that waited for these limits before, or begins with units of them anyway, does not
+        step out, but waits in place: the next run could not do better.
 
         Raises:
             TaskThrottled: the limits refuse, and the run steps out.
             Throttled: the limits refuse, and the run cannot wait so long.
         """
-        return self._take(
-            requirement, lambda rest: self._acquire(requirement, rest, max_wait, mode, holder)
-        )
+        acquire = partial(self._throttle.plans.acquire, mode=mode, holder=holder)
+
+        def acquire_rest(rest: Requirement) -> Plan[Acquisition]:
+            try:
+                return (yield from acquire(rest, max_wait))
+            except Throttled as error:
+                anew = self._begun_with.isdisjoint((ref.name, ref.key) for ref in rest.refs)
+                if anew and self._taken == 0 and self._acquiring == 1:
+                    raise self._step_out(error, items_of(requirement)) from None
+                if error.retry_after is None or error.retry_after > MAX_WAIT_IN_PLACE_SECONDS:
+                    raise
+            return (yield from acquire(rest, MAX_WAIT_IN_PLACE_SECONDS))
+
+        return self._take(requirement, acquire_rest)
 
     def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
         """Use units that the run has, and acquire the rest, or return the refusal."""
@@ -150,30 +165,6 @@ class Run:
             marks=_marks(requirement, rest, taken.marks),
             task_items=has,
         )
-
-    def _acquire(
-        self,
-        requirement: Requirement,
-        rest: Requirement,
-        max_wait: float,
-        mode: str,
-        holder: Holder | None,
-    ) -> Plan[Acquisition]:
-        """Acquire the ``rest`` of a requirement. If the limits refuse, step out or wait in place.
-
-        A run that waited for these limits before, or begins with units of them anyway, does not
-        step out: the next run could not do better.
-        """
-        acquire = self._throttle.plans.acquire
-        try:
-            return (yield from acquire(rest, max_wait, mode=mode, holder=holder))
-        except Throttled as error:
-            anew = self._begun_with.isdisjoint((ref.name, ref.key) for ref in rest.refs)
-            if anew and self._taken == 0 and self._acquiring == 1:
-                raise self._step_out(error, items_of(requirement)) from None
-            if error.retry_after is None or error.retry_after > MAX_WAIT_IN_PLACE_SECONDS:
-                raise
-        return (yield from acquire(rest, MAX_WAIT_IN_PLACE_SECONDS, mode=mode, holder=holder))
 
     def resend(
         self, requirement: Requirement, taken: Acquisition | None, stop: float, most: int

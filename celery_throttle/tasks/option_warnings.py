@@ -1,34 +1,24 @@
-"""Warnings of attributes and settings that are misspelt: they would have no effect, silently."""
+"""Warnings of attributes and settings without the expected effect: misspelt names, ``rate_limit``.
+
+No name may have no effect, silently.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, NamedTuple
+
+from celery.utils.time import rate
 
 #: The first word of the names of all attributes and settings of this package.
 OURS = "throttle"
 
 #: The least similarity of a misspelt name, 0 to 1: of the whole, of its first word, of the rest.
 _WHOLE, _FIRST, _REST = 0.9, 0.85, 0.75
-
-#: Synonyms that people write after "throttle_", and the right word; "" is "throttle" alone.
-_ATTRIBUTES = {
-    **dict.fromkeys(("limit", "limits", "rate", "rates", "rate_limit", "key"), ""),
-    **dict.fromkeys(("unit", "units", "weight", "tokens"), "cost"),
-    **dict.fromkeys(("wait", "timeout"), "max_wait"),
-    **dict.fromkeys(("on_wait", "on_timeout"), "on_max_wait"),
-}
-_SETTINGS = {
-    **dict.fromkeys(("", "limit", "rate", "rates", "rate_limit", "rate_limits"), "limits"),
-    **dict.fromkeys(("redis", "redis_url", "server", "broker", "broker_url", "store"), "url"),
-    **dict.fromkeys(("tasks", "task_routes"), "routes"),
-    **dict.fromkeys(("rules_file", "file"), "rules"),
-    **dict.fromkeys(("key_prefix", "namespace"), "prefix"),
-    "workers": "outage_workers",
-}
 
 
 class ThrottleWarning(UserWarning):
@@ -53,7 +43,7 @@ def find_in_task(cls: type, base: type) -> Iterator[Misspelling]:
     where = f"task {getattr(cls, 'name', cls.__name__)!r}"
     for name in sorted({*dir(cls)} - {*dir(base)}):
         certain = name.startswith(f"{OURS}_")
-        right = _find_right(name, known, _ATTRIBUTES)
+        right = _find_right(name, known)
         if certain or (right and _is_option(inspect.getattr_static(cls, name), right)):
             yield Misspelling(f"{where}: attribute {_advise(name, right, known)}", certain)
 
@@ -77,17 +67,16 @@ def find_in_settings(conf: Any, known: Collection[str]) -> Iterator[Misspelling]
         name = written.removeprefix(prefix).lower()
         if read and name in known:
             continue
-        right = name if name in known else _find_right(name, known, _SETTINGS)
+        right = name if name in known else _find_right(name, known)
         certain = read and name.startswith(f"{OURS}_")
         if certain or right:
-            cased = right
             if right and prefixed and written.isupper():
-                cased = f"{prefix}{right.upper()}"
-            yield Misspelling(f"app.conf: setting {_advise(written, cased, known)}", certain)
+                right = f"{prefix}{right.upper()}"
+            yield Misspelling(f"app.conf: setting {_advise(written, right, known)}", certain)
 
 
-def _find_right(name: str, known: Collection[str], synonyms: Mapping[str, str]) -> str | None:
-    """Return the known name that a misspelt name stands for, or None."""
+def _find_right(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that a misspelt name resembles, or None."""
     similar = get_close_matches(name, known, 1, _WHOLE)
     if similar:
         return similar[0]
@@ -95,7 +84,7 @@ def _find_right(name: str, known: Collection[str], synonyms: Mapping[str, str]) 
     if not get_close_matches(first, [OURS], 1, _FIRST):
         return None
     rests = {one.removeprefix(OURS).removeprefix("_"): one for one in known}
-    similar = get_close_matches(synonyms.get(rest, rest), rests, 1, _REST)
+    similar = get_close_matches(rest, rests, 1, _REST)
     return rests[similar[0]] if similar else None
 
 
@@ -104,9 +93,22 @@ def _advise(name: str, right: str | None, known: Iterable[str]) -> str:
     return f"{name!r} has no effect; {advice}"
 
 
-def warn(misspellings: Iterable[Misspelling], function: Any = None) -> None:
-    """Warn of misspellings; ``function`` is the decorated function with the names, if any."""
+def warn(texts: Iterable[str], function: Any = None) -> None:
+    """Show warnings; ``function``: the decorated function that they are about, if any."""
     code = getattr(function, "__code__", None)
     location = ("app.conf", 0) if code is None else (code.co_filename, code.co_firstlineno)
-    for one in misspellings:
-        warnings.warn_explicit(one.text, ThrottleWarning, *location)
+    for text in texts:
+        warnings.warn_explicit(text, ThrottleWarning, *location)
+
+
+def warn_of_rate_limit(task: Any) -> None:
+    """Warn if a task with limits has a ``rate_limit``: its own, or ``task_default_rate_limit``."""
+    written = task.rate_limit
+    with suppress(TypeError, ValueError):  # Celery reports a wrong rate_limit itself
+        if written is not None and rate(str(written)):
+            text = (
+                f"task {task.name!r} has limits and rate_limit={written!r}, which counts in each "
+                "worker by itself and keeps tasks waiting there; write it as one more limit, which "
+                "counts in all workers together, and set rate_limit = 0"
+            )
+            warn([text], inspect.unwrap(task.run))

@@ -7,9 +7,9 @@ values derived from other settings.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
@@ -19,11 +19,13 @@ from celery_throttle.store.url import is_store_url, safe_url
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.messages.broker import broker_url
 
+T = TypeVar("T")
+
 #: The limits of a task: one key template or several, such as ``"mail:{tenant_id}"``.
 Spec = str | Sequence[str]
 
-_MAX_TIMEOUT_SECONDS = 60
-_MAX_GRACE_SECONDS = 3600
+#: Checks the value of a setting with this name, and returns it.
+Check = Callable[[str, Any], Any]
 
 #: Values of ``throttle_checks``: what follows if the server fails a check at a worker's start.
 CHECKS = ("warn", "error", "off")
@@ -34,14 +36,83 @@ WAITING = ("line", "broker")
 #: Values of ``throttle_publish``: where tasks with limits are sent, to the broker or to their line.
 PUBLISH = ("broker", "line")
 
-_NAMES = tuple(
-    f"throttle_{name}"
-    for name in (
-        *("enabled", "limits", "routes", "url", "prefix", "lease"),
-        *("timeout", "checks", "waiting", "publish", "replicas"),
-        *("outage_workers", "outage_grace", "rules"),
-    )
-)
+
+def _wrong(name: str, value: Any, what_is_right: str) -> ConfigurationError:
+    return ConfigurationError(f"throttle_{name} is {shown(value)}{what_is_right}")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name, value, ": it must be text")
+    return value
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "; allowed: True, False")
+    return value
+
+
+def _one_of(*allowed: str) -> Check:
+    def check(name: str, value: Any) -> str:
+        if _text(name, value) not in allowed:
+            raise _wrong(name, value, f"; allowed: {', '.join(map(repr, allowed))}")
+        return str(value)
+
+    return check
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(name, value, ": it must be a dict")
+    return value
+
+
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise _wrong(name, value, ": it must be the path of a file")
+    return os.fspath(value)
+
+
+def _whole(least: int) -> Check:
+    def check(name: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise _wrong(name, value, f": it must be a whole number, {least} or more")
+        return value
+
+    return check
+
+
+def _seconds(least: float, most: float) -> Check:
+    def check(name: str, value: Any) -> float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not least <= value <= most:
+            raise _wrong(name, value, f": it must be seconds, from {least} to {most}")
+        return float(value)
+
+    return check
+
+
+check_lease = _seconds(1, MAX_LEASE_SECONDS)
+
+
+class _Setting(Generic[T]):
+    """A setting: its default, and the check of any other value. Read at first use, and cached."""
+
+    def __init__(self, default: T, check: Check) -> None:
+        self._default = default
+        self._check = check
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, settings: Settings | None, _: type) -> T:
+        if settings is None:
+            return self  # type: ignore[return-value]  # as properties do
+        value = settings.given(self._name)
+        read: T = self._default if value is None else self._check(self._name, value)
+        vars(settings)[self._name] = read  # which takes precedence over this object
+        return read
 
 
 class Settings:
@@ -58,53 +129,46 @@ class Settings:
     def __init__(self, conf: Any, arguments: Mapping[str, Any]) -> None:
         self._conf = conf
         self._arguments = arguments
-        option_warnings.warn(self.find_misspellings())
+        option_warnings.warn(one.text for one in self.find_misspellings())
 
-    def _read(self, name: str, default: Any) -> Any:
+    def given(self, name: str, default: Any = None) -> Any:
+        """Return the value of a setting as written, or else the default."""
         value = self._arguments.get(name)
         if value is None:
             value = self._conf.get(f"throttle_{name}")
         return default if value is None else value
 
-    def _text(self, name: str, default: str) -> str:
-        value = self._read(name, default)
-        if not isinstance(value, str):
-            raise ConfigurationError(f"throttle_{name} is {shown(value)}: it must be text")
-        return value
+    #: Whether limits are enforced. If not, every task and request is allowed, and sent as by Celery
+    #: without limits; no server is needed.
+    enabled = _Setting[bool](True, _boolean)  # noqa: FBT003  # the default
 
-    def _one_of(self, name: str, allowed: tuple[str, ...]) -> str:
-        """Return a setting that must be one of ``allowed``; the first one is the default."""
-        value = self._text(name, allowed[0])
-        if value not in allowed:
-            raise ConfigurationError(
-                f"throttle_{name} is {shown(value)}; allowed: {', '.join(map(repr, allowed))}"
-            )
-        return value
-
-    def _mapping(self, name: str) -> Mapping[str, Any]:
-        value = self._read(name, {})
-        if not isinstance(value, Mapping):
-            raise ConfigurationError(f"throttle_{name} is {shown(value)}: it must be a dict")
-        return value
+    @property
+    def written_limits(self) -> Mapping[str, Any]:
+        """``throttle_limits`` as written."""
+        return _mapping("limits", self.given("limits", {}))
 
     @cached_property
-    def enabled(self) -> bool:
-        """Whether limits are enforced (``throttle_enabled``, default True); False needs no server.
+    def limits(self) -> Mapping[str, Limits]:
+        """Name to limits."""
+        return parse_definitions(self.written_limits)
 
-        False: every task and request is allowed, and sent as by Celery without limits.
-        """
-        enabled = self._read("enabled", True)  # noqa: FBT003  # the default
-        if not isinstance(enabled, bool):
-            raise ConfigurationError(f"throttle_enabled is {shown(enabled)}; allowed: True, False")
-        return enabled
+    #: Task name, or a pattern with ``*``, to the limits of the task.
+    routes = _Setting[Mapping[str, Spec]]({}, _mapping)
 
     @cached_property
     def url(self) -> str:
-        """The URL of the server (``throttle_url``).
+        """The URL of the server.
 
         Default: the environment variable ``THROTTLE_URL``, or else the broker's, if that is Redis.
         """
-        return self._text("url", "") or os.environ.get("THROTTLE_URL") or self._broker_url()
+        given = _text("url", self.given("url", "")) or os.environ.get("THROTTLE_URL")
+        url = given or broker_url(self._conf)
+        if not given and not is_store_url(url):
+            raise ConfigurationError(
+                f"throttle_url is not set, and the broker {safe_url(url)!r} is not Redis: "
+                'set app.conf.throttle_url, for example to "redis://localhost:6379/1"'
+            )
+        return url
 
     @property
     def has_server(self) -> bool:
@@ -114,88 +178,45 @@ class Settings:
         try:
             return bool(self.url)
         except ConfigurationError:
-            return self._read("url", None) is not None
+            return self.given("url") is not None
 
-    @property
-    def written_limits(self) -> Mapping[str, Any]:
-        """``throttle_limits`` as written."""
-        return self._mapping("limits")
+    #: The prefix of all keys in Redis.
+    prefix = _Setting[str](DEFAULT_PREFIX, _text)
 
-    @cached_property
-    def limits(self) -> Mapping[str, Limits]:
-        """Name to limits (``throttle_limits``)."""
-        return parse_definitions(self.written_limits)
+    #: Seconds until a lost worker's claims are requeued.
+    lease = _Setting[float](30.0, check_lease)
 
-    @cached_property
-    def routes(self) -> Mapping[str, Spec]:
-        """Task name, or a pattern with ``*``, to the limits of the task (``throttle_routes``)."""
-        return self._mapping("routes")
+    #: Seconds for connecting and for each reply.
+    timeout = _Setting[float](1.0, _seconds(0.01, 60))
 
-    @cached_property
-    def rules(self) -> str | None:
-        """Path of the rules file (``throttle_rules``, default None)."""
-        path = self._read("rules", None)
-        if path is None:
-            return None
-        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-            raise ConfigurationError(
-                f"throttle_rules is {shown(path)}: it must be the path of a file"
-            )
-        return os.fspath(path)
+    #: What follows if the server may lose tasks.
+    checks = _Setting[str](CHECKS[0], _one_of(*CHECKS))
 
-    @cached_property
-    def prefix(self) -> str:
-        """The prefix of all keys in Redis (``throttle_prefix``, default "{throttle}")."""
-        return self._text("prefix", DEFAULT_PREFIX)
-
-    @cached_property
-    def lease(self) -> float:
-        """Seconds until a lost worker's claims are requeued (``throttle_lease``, default 30)."""
-        return check_lease(self._read("lease", 30.0))
-
-    @cached_property
-    def timeout(self) -> float:
-        """Seconds for connecting and for each reply (``throttle_timeout``, default 1)."""
-        return _seconds("timeout", self._read("timeout", 1.0), 0.01, _MAX_TIMEOUT_SECONDS)
-
-    @cached_property
-    def replicas(self) -> int:
-        """Replicas that must confirm a parked task (``throttle_replicas``, default 0)."""
-        return _whole("replicas", self._read("replicas", 0), 0)
-
-    @cached_property
-    def outage_workers(self) -> int | None:
-        """Workers to assume until their number is known (``throttle_outage_workers``)."""
-        workers = self._read("outage_workers", None)
-        return None if workers is None else _whole("outage_workers", workers, 1)
-
-    @cached_property
-    def outage_grace(self) -> float:
-        """Seconds for which a worker that starts in an outage starts no task with limits.
-
-        Only while it does not know the number of workers (``throttle_outage_grace``, default 30).
-        """
-        return _seconds("outage_grace", self._read("outage_grace", 30.0), 0, _MAX_GRACE_SECONDS)
-
-    @cached_property
-    def checks(self) -> str:
-        """What follows if the server may lose tasks (``throttle_checks``, default "warn")."""
-        return self._one_of("checks", CHECKS)
-
-    @cached_property
-    def waiting(self) -> str:
-        """Where tasks wait: "line" or "broker" (``throttle_waiting``, default "line")."""
-        return self._one_of("waiting", WAITING)
+    #: Where tasks wait.
+    waiting = _Setting[str](WAITING[0], _one_of(*WAITING))
 
     @cached_property
     def publish(self) -> str:
-        """Where tasks are sent: "broker" or "line" (``throttle_publish``, default "broker")."""
-        publish = self._one_of("publish", PUBLISH)
+        """Where tasks are sent."""
+        publish: str = _one_of(*PUBLISH)("publish", self.given("publish", PUBLISH[0]))
         if publish == "line" and self.waiting == "broker":
             raise ConfigurationError(
                 "throttle_publish is 'line', but there are no lines: throttle_waiting is 'broker'"
             )
         return publish
+
+    #: Replicas that must confirm a parked task.
+    replicas = _Setting[int](0, _whole(0))
+
+    #: Workers to assume until their number is known.
+    outage_workers = _Setting[int | None](None, _whole(1))
+
+    #: Seconds for which a worker that starts in an outage starts no task with limits, while it does
+    #: not know the number of workers.
+    outage_grace = _Setting[float](30.0, _seconds(0, 3600))
+
+    #: Path of the rules file.
+    rules = _Setting[str | None](None, _path)
 
     def find_misspellings(self) -> Iterator[option_warnings.Misspelling]:
         """Yield the misspelt settings."""
@@ -216,37 +237,10 @@ class Settings:
                 except ThrottleError as error:
                     yield error
 
-    def _broker_url(self) -> str:
-        url = broker_url(self._conf)
-        if not is_store_url(url):
-            raise ConfigurationError(
-                f"throttle_url is not set, and the broker {safe_url(url)!r} is not Redis: "
-                'set app.conf.throttle_url, for example to "redis://localhost:6379/1"'
-            )
-        return url
 
-
-def check_lease(lease: Any) -> float:
-    """Return a lease as a float.
-
-    Raises:
-        ConfigurationError: it is not a number of seconds from 1 to 3600.
-    """
-    return _seconds("lease", lease, 1, MAX_LEASE_SECONDS)
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigurationError(
-            f"throttle_{name} is {shown(value)}: it must be a whole number, {least} or more"
-        )
-    return value
-
-
-def _seconds(name: str, value: Any, least: float, most: float) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not least <= value <= most:
-        raise ConfigurationError(
-            f"throttle_{name} is {shown(value)}: it must be seconds, from {least} to {most}"
-        )
-    return float(value)
+#: The names of all settings.
+_NAMES = tuple(
+    f"throttle_{name}"
+    for name, value in vars(Settings).items()
+    if isinstance(value, (_Setting, cached_property))
+)

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from celery.exceptions import Ignore
 from celery.signals import task_postrun
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import Throttled
+from celery_throttle.errors import StoreError, Throttled
+from celery_throttle.limiter.limiter import Limiter
+from celery_throttle.observe.status.stored import begin_once
 
 logger = get_logger(__name__)
 
 #: A name and key, and millionths of a unit of it; sent between processes.
 Item = tuple[str, str | None, int]
 
-#: Logger by which Celery says how a task ended, in the process, thread or greenlet that ran it.
-_CELERY_LOGGER = logging.getLogger("celery.app.trace")
+#: Time between two warnings of tasks of one name, by whichever process.
+_WARNING_SECONDS = 86_400.0
 
 
 class TaskThrottled(Throttled, Ignore):
@@ -54,18 +56,15 @@ class TaskThrottled(Throttled, Ignore):
         return f"waits for {self._subject}"
 
 
-class _Description(logging.Filter):
-    """Lets Celery log that a task waits, not that it is "ignored".
+def _describe_wait(record: logging.LogRecord) -> bool:
+    """Let Celery log that a task waits, not that it is "ignored": a filter that passes all lines.
 
     Celery logs while it handles the error, but its record holds only the error's text.
     """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let all lines pass."""
-        error = sys.exc_info()[1]
-        if isinstance(error, TaskThrottled) and isinstance(record.args, dict):
-            record.args["description"] = error.description
-        return True
+    error = sys.exc_info()[1]
+    if isinstance(error, TaskThrottled) and isinstance(record.args, dict):
+        record.args["description"] = error.description
+    return True
 
 
 class SwallowedWaits:
@@ -73,22 +72,19 @@ class SwallowedWaits:
 
     Args:
         app: the app.
-        is_first: returns whether a task is the first with its name to be warned of, by any process.
+        limiter: its limits.
     """
 
-    def __init__(self, app: Any, is_first: Callable[[str], bool]) -> None:
+    def __init__(self, app: Any, limiter: Limiter) -> None:
         self._app = app
-        self._is_first = is_first
+        self._limiter = limiter
         self._names: set[str] = set()
-        self._watching = False
 
     def watch(self) -> None:
         """Look at the ends of runs from now on: an error was raised in this process."""
-        if not self._watching:
-            self._watching = True
-            task_postrun.connect(self._on_end, weak=False, dispatch_uid=f"swallowed {id(self)}")
-            if not any(isinstance(one, _Description) for one in _CELERY_LOGGER.filters):
-                _CELERY_LOGGER.addFilter(_Description())
+        # Each is added once.
+        logging.getLogger("celery.app.trace").addFilter(_describe_wait)
+        task_postrun.connect(self._on_end, weak=False, dispatch_uid=f"swallowed {id(self)}")
 
     def _on_end(self, task: Any = None, retval: Any = None, **_: Any) -> None:
         """Look at the end of a run; ``retval`` is the result or error that left its body."""
@@ -109,3 +105,11 @@ class SwallowedWaits:
                 task.request.id,
                 refusal,
             )
+
+    def _is_first(self, task_name: str) -> bool:
+        """Return whether no process has warned of a task today, as far as the server can tell."""
+        plan = begin_once(self._limiter.observer, f"swallowed {task_name}", _WARNING_SECONDS)
+        try:
+            return self._limiter.run_plan(plan)
+        except StoreError:
+            return True

@@ -1,17 +1,22 @@
-"""The base class of tasks with limits."""
+"""The base class of tasks with limits, and the check of limits before a task is sent."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from celery import Task
+from celery import Celery, Task
+from kombu.utils.functional import maybe_list
 
+from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
 from celery_throttle.tasks import option_warnings
-from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
-from celery_throttle.tasks.send_check import limits_to_send
+from celery_throttle.tasks.app_limits import AppLimits, active_throttles
 from celery_throttle.tasks.settings import Spec
-from celery_throttle.tasks.task_limits import CostSpec
+from celery_throttle.tasks.task_limits import CostSpec, TaskLimits
+
+#: Options of a message that hold the tasks to run after it.
+_FOLLOWING = ("chain", "chord", "link", "link_error")
 
 
 class ThrottledTask(Task):
@@ -65,11 +70,10 @@ class ThrottledTask(Task):
         super().on_bound(app)
         if "_is_warned_of" not in vars(cls):  # Celery binds a task again and again
             cls._is_warned_of = True
-            option_warnings.warn(
-                option_warnings.find_in_task(cls, ThrottledTask), inspect.unwrap(cls.run)
-            )
+            misspelt = option_warnings.find_in_task(cls, ThrottledTask)
+            option_warnings.warn((one.text for one in misspelt), inspect.unwrap(cls.run))
             if cls.throttle is not None:
-                warn_of_rate_limit(cls, cls.throttle)
+                option_warnings.warn_of_rate_limit(cls)
         if hasattr(app, "throttle"):
             app.throttle.bind_task(cls)
 
@@ -87,10 +91,84 @@ class ThrottledTask(Task):
         Raises:
             ThrottleError: The limits of the task are wrong.
         """
-        limits = limits_to_send(self.app, self)
-        if limits is None or positional or self.app.conf.task_always_eager:
-            return super().apply_async(args, kwargs, *positional, **options)
-        throttle: Any = self.app.throttle  # type: ignore[attr-defined]  # it knows the limits
-        if throttle.line_publisher is None:
-            return super().apply_async(args, kwargs, *positional, **options)
-        return throttle.line_publisher.send(super().apply_async, args, kwargs, **options)
+        send = super().apply_async
+        if limits_to_send(self.app, self) and not (positional or self.app.conf.task_always_eager):
+            throttle: Any = self.app.throttle  # type: ignore[attr-defined]  # it knows the limits
+            if throttle.line_publisher is not None:
+                return throttle.line_publisher.send(send, args, kwargs, **options)
+        return send(args, kwargs, *positional, **options)
+
+
+class CheckedSend:
+    """Replaces an app's ``send_task``: checks the limits of a task, and of those after it, first.
+
+    Every way to send a task of the app comes here: methods, signatures, names, Celery's beat. So a
+    mistake in the limits of a task fails only that task.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        #: What somebody else has replaced it by before; None if the class has it.
+        self._own_send = vars(app).get("send_task")
+
+    def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+        """Send a task as Celery does.
+
+        Raises:
+            ThrottleError: the limits of a task that this process knows are wrong.
+        """
+        tasks: Mapping[str, Task] = self._app._tasks  # type: ignore[attr-defined]  # noqa: SLF001  # app.tasks would finalize the app
+        for each in (name, *_names_after(options)):
+            task = tasks.get(each)
+            if task is not None:
+                limits_to_send(self._app, task)
+        if self._own_send is not None:
+            return self._own_send(name, *args, **options)
+        # Looked up now: tracers replace the method of the class, at any time.
+        return type(self._app).send_task(self._app, name, *args, **options)
+
+
+def _names_after(options: Mapping[str, Any]) -> Iterator[str]:
+    for option in _FOLLOWING:
+        for signature in maybe_list(options.get(option)) or ():
+            if isinstance(signature, Mapping):
+                yield str(signature.get("task"))
+
+
+def limits_to_send(app: Any, task: Task) -> TaskLimits | None:
+    """Return the limits of a task that is about to be sent; None if it has none in this app.
+
+    Celery shares the tasks of one app with every other app of the process. A task whose limits
+    another app defines belongs to that app: it is an error only if a worker of this app runs it.
+    So it is with limits that the rules file may define, if this process could not read it.
+
+    Raises:
+        ThrottleError: the limits are wrong.
+    """
+    throttle = getattr(app, "throttle", None)
+    if throttle is None:
+        if getattr(task, "throttle", None) is None or is_limited_elsewhere(app, task):
+            return None
+        raise ConfigurationError(
+            f"task {task.name!r} has limits, but its app has none: make a Throttle(app) first"
+        )
+    try:
+        limits: TaskLimits | None = throttle.task_limits(task)
+    except UnknownLimitError:
+        if is_limited_elsewhere(app, task) or throttle.lacks_rules:
+            return None
+        raise
+    return limits
+
+
+def is_limited_elsewhere(app: Any, task: Task) -> bool:
+    """Return whether another app of this process has the limits that a task names."""
+    others = (throttle for throttle in active_throttles() if throttle.app is not app)
+    return any(_is_limited(throttle, task) for throttle in others)
+
+
+def _is_limited(throttle: AppLimits, task: Task) -> bool:
+    try:
+        return throttle.declared.read(task) is not None
+    except ThrottleError:
+        return False

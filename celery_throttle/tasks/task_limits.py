@@ -32,9 +32,8 @@ class TaskLimits:
     """The limits that a task declares, read and checked."""
 
     templates: tuple[KeyTemplate, ...]
-    reader: ArgumentReader  #: reads the arguments that make keys
     costs: tuple[int | None, ...]  #: of each template, in millionths of a unit; None: an argument's
-    cost_reader: ArgumentReader  #: reads these arguments
+    reader: ArgumentReader  #: reads the arguments that make keys, then those that make costs
     fixed: Requirement | None  #: of every call, if it does not depend on arguments
     slots: tuple[int, ...]  #: indexes of limits with slots, released at the end of the task
     max_wait: float | None  #: seconds; see :class:`ThrottledTask`, also for `drop` and `track`
@@ -44,8 +43,7 @@ class TaskLimits:
     @classmethod
     def none(cls) -> TaskLimits:
         """Return the limits of a task that declares none."""
-        nothing = ArgumentReader("", ())
-        return cls((), nothing, (), nothing, None, (), None, drop=False, track=False)
+        return cls((), (), ArgumentReader("", ()), None, (), None, drop=False, track=False)
 
     @property
     def names(self) -> set[str]:
@@ -66,7 +64,7 @@ class TaskLimits:
             count = len(template.arguments)
             refs.append(template.ref(values[used : used + count]))
             used += count
-        given = iter(self.cost_reader.read(args, kwargs))
+        given = iter(values[used:])
         costs = [to_millionths(next(given)) if cost is None else cost for cost in self.costs]
         if len(refs) > 1:  # two templates may give the same key, which is charged once
             each = dict(zip(refs, costs, strict=True))
@@ -82,30 +80,24 @@ class TaskLimits:
         """
         where = f"task {task.name!r}"
         templates = read_templates(spec, known, where)
-        names = [name for template in templates for name in template.arguments]
-        signature = _signature(task)
-        reader = ArgumentReader.for_signature(signature, names, where)
         max_wait = getattr(task, "throttle_max_wait", None)
         with _named(where):
             costs = _read_costs(getattr(task, "throttle_cost", 1), templates, known)
             if max_wait is not None:
                 check_duration(max_wait, "throttle_max_wait")
-        cost_arguments = [cost for cost in costs if isinstance(cost, str)]
-        amounts = tuple(None if isinstance(cost, str) else cost for cost in costs)
+        arguments = [name for template in templates for name in template.arguments]
+        arguments += [cost for cost in costs if isinstance(cost, str)]
         limits = cls(
             templates=templates,
-            reader=reader,
-            costs=amounts,
-            cost_reader=ArgumentReader.for_signature(signature, cost_arguments, where),
+            costs=tuple(None if isinstance(cost, str) else cost for cost in costs),
+            reader=ArgumentReader.for_signature(_signature(task), arguments, where),
             fixed=None,
             slots=find_slot_indexes((template.name for template in templates), known),
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
         )
-        return (
-            limits if names or cost_arguments else replace(limits, fixed=limits.requirement((), {}))
-        )
+        return limits if arguments else replace(limits, fixed=limits.requirement((), {}))
 
 
 def _read_costs(

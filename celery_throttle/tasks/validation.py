@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from celery import Task
 
@@ -14,13 +14,11 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limits.limit import Limit, Limits
-from celery_throttle.limits.requirement import parse_definitions, parse_limits
+from celery_throttle.limits.requirement import parse_definitions
 from celery_throttle.store.client import Store
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.send_check import is_limited_elsewhere
-from celery_throttle.tasks.settings import Settings
-from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task import ThrottledTask, is_limited_elsewhere
 from celery_throttle.tasks.task_limits import read_templates
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
@@ -44,10 +42,9 @@ def check(throttle: AppLimits, *, rules_file: bool = True) -> None:
 
 def list_mistakes(throttle: AppLimits, *, rules_file: bool = True) -> list[str]:
     """Return a line for each mistake; ``rules_file``: see :func:`check`."""
-    errors = _mistakes(throttle)
-    if not rules_file:
-        errors = (error for error in errors if not isinstance(error, RulesError))
-    return list(dict.fromkeys(map(str, errors)))
+    errors = _find_mistakes(throttle)
+    texts = (str(error) for error in errors if rules_file or not isinstance(error, RulesError))
+    return list(dict.fromkeys(texts))
 
 
 def list_warnings(throttle: AppLimits) -> list[str]:
@@ -62,60 +59,50 @@ def list_warnings(throttle: AppLimits) -> list[str]:
     return [one.text for one in found if not one.certain]
 
 
-def _mistakes(throttle: AppLimits) -> Iterator[ThrottleError]:
-    """Yield all mistakes of an app; some may come twice."""
-    settings, tasks = throttle.settings, sorted(throttle.app.tasks.items())
-    yield from settings.mistakes()
+def _find_mistakes(throttle: AppLimits) -> list[ThrottleError]:
+    """Return all mistakes of an app; some may come twice."""
+    settings, found = throttle.settings, list(throttle.settings.mistakes())
     try:
         written, routes, enabled = settings.written_limits, settings.routes, settings.enabled
         _ = settings.rules
-    except ConfigurationError:  # it was yielded; without limits nothing else can be checked
-        return
-    wrong = {name: _error(parse_definitions, {name: limit}) for name, limit in written.items()}
-    known = {name: _ANY if wrong[name] else parse_limits(written[name], name) for name in written}
-    yield from filter(None, wrong.values())
-    if not any(wrong.values()):
+    except ConfigurationError:  # it was found; without limits nothing else can be checked
+        return found
+    known: dict[str, Limits] = {}
+    for name, limit in written.items():
+        known[name] = _ANY
+        with _collected(found):
+            known.update(parse_definitions({name: limit}))
+    if _ANY not in known.values():
         known.update(throttle.limits)
-        yield from _in_rules_file(throttle)
+        error = None if throttle.rules_file is None else throttle.rules_file.error
+        if error is not None:
+            found += (RulesError(error.source, [mistake]) for mistake in error.mistakes)
     if enabled and (written or settings.has_server):
-        yield from filter(None, [_error(_make_store, settings)])
+        with _collected(found):
+            Store(settings.url, timeout=settings.timeout, prefix=settings.prefix)
     for pattern, spec in routes.items():
-        yield from filter(
-            None, [_error(read_templates, spec, known, f"throttle_routes[{pattern!r}]")]
-        )
-    for _, task in tasks:
-        yield from _in_task(throttle, task, known)
+        with _collected(found):
+            read_templates(spec, known, f"throttle_routes[{pattern!r}]")
+    for _, task in sorted(throttle.app.tasks.items()):
+        with _collected(found):
+            _check_task(throttle, task, known)
+        if isinstance(task, ThrottledTask):
+            names = option_warnings.find_in_task(type(task), ThrottledTask)
+            found += (ConfigurationError(name.text) for name in names if name.certain)
+    return found
 
 
-def _in_rules_file(throttle: AppLimits) -> Iterator[RulesError]:
-    error = None if throttle.rules_file is None else throttle.rules_file.error
-    if error is not None:
-        yield from (RulesError(error.source, [mistake]) for mistake in error.mistakes)
-
-
-def _make_store(settings: Settings) -> Store:
-    return Store(settings.url, timeout=settings.timeout, prefix=settings.prefix)
-
-
-def _in_task(
-    throttle: AppLimits, task: Task, known: Mapping[str, Limits]
-) -> Iterator[ThrottleError]:
-    error = _error(throttle.read_task, task, known)
-    elsewhere = isinstance(error, UnknownLimitError) and (
-        is_limited_elsewhere(throttle.app, task) or throttle.lacks_rules
-    )
-    if error is not None and not elsewhere:
-        yield error
-    if isinstance(task, ThrottledTask):
-        for one in option_warnings.find_in_task(type(task), ThrottledTask):
-            if one.certain:
-                yield ConfigurationError(one.text)
-
-
-def _error(read: Callable[..., object], *args: Any) -> ThrottleError | None:
-    """Return the error of ours that a function raises, or None."""
+def _check_task(throttle: AppLimits, task: Task, known: Mapping[str, Limits]) -> None:
     try:
-        read(*args)
+        throttle.declared.read(task, known)
+    except UnknownLimitError:
+        if not (is_limited_elsewhere(throttle.app, task) or throttle.lacks_rules):
+            raise
+
+
+@contextmanager
+def _collected(found: list[ThrottleError]) -> Iterator[None]:
+    try:
+        yield
     except ThrottleError as error:
-        return error
-    return None
+        found.append(error)

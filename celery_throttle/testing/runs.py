@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 
 @dataclass(slots=True)
@@ -45,8 +45,9 @@ class TaskRuns:
     """A record of the tasks that started or were throttled, in the order of their first events.
 
     The fixture ``throttle_runs`` makes a record. It contains the starts of tasks in its own process
-    only: tasks that start in other processes, as with the prefork pool, are missing. When an
-    assertion fails, its message has a line for each task.
+    only: tasks that start in other processes, as with the prefork pool, are missing. Its methods
+    look at the tasks with the name ``name``, or at all tasks by default. When an assertion fails,
+    its message has a line for each task.
     """
 
     def __init__(self) -> None:
@@ -58,28 +59,16 @@ class TaskRuns:
         return "\n".join(map(str, self.all())) or "no task has started or been throttled"
 
     def all(self, name: str | None = None) -> list[TaskRun]:
-        """Return the tasks that started or were throttled.
-
-        Args:
-            name: The name of the tasks; default all tasks.
-        """
+        """Return the tasks that started or were throttled."""
         with self._changed:
             return [run for run in self._runs.values() if name in (None, run.name)]
 
     def throttled(self, name: str | None = None) -> list[TaskRun]:
-        """Return the tasks that a limit refused at least once.
-
-        Args:
-            name: The name of the tasks; default all tasks.
-        """
+        """Return the tasks that a limit refused at least once."""
         return [run for run in self.all(name) if run.throttled_by]
 
     def started(self, name: str | None = None) -> list[TaskRun]:
-        """Return the tasks that have started, in the order of their starts.
-
-        Args:
-            name: The name of the tasks; default all tasks.
-        """
+        """Return the tasks that have started, in the order of their starts."""
         runs = [run for run in self.all(name) if run.started is not None]
         return sorted(runs, key=lambda run: run.started or 0.0)
 
@@ -102,10 +91,8 @@ class TaskRuns:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
-        self._check(
-            len(started) >= count,
-            f"tasks{_named(name)} that started in {timeout:g} s: {len(started)}, not {count}",
-        )
+        if len(started) < count:
+            self._fail("started", name, len(started), f"{count} or more in {timeout:g} s")
         return started
 
     def assert_throttled(self, name: str | None = None, *, count: int | None = None) -> None:
@@ -119,22 +106,12 @@ class TaskRuns:
             AssertionError: Limits refused a different number of tasks.
         """
         found = len(self.throttled(name))
-        self._check(
-            found > 0 if count is None else found == count,
-            f"tasks{_named(name)} that were throttled: {found}, not {count or 'at least 1'}",
-        )
+        if found != count and (count is not None or not found):
+            self._fail("were throttled", name, found, "1 or more" if count is None else count)
 
     def assert_not_throttled(self, name: str | None = None) -> None:
-        """Assert that no limit refused a task.
-
-        Args:
-            name: The name of the tasks; default all tasks.
-
-        Raises:
-            AssertionError: A limit refused a task.
-        """
-        found = len(self.throttled(name))
-        self._check(not found, f"tasks{_named(name)} that were throttled: {found}, not 0")
+        """Assert that no limit refused a task."""
+        self.assert_throttled(name, count=0)
 
     def assert_most_starts(self, most: int, seconds: float, name: str | None = None) -> None:
         """Assert that not too many tasks started in any window of time.
@@ -147,21 +124,16 @@ class TaskRuns:
         Raises:
             AssertionError: More tasks started in a window.
         """
-        found = self._most_starts(seconds, name)
-        self._check(
-            found <= most,
-            f"tasks{_named(name)} that started within {seconds:g} s: {found}; allowed: {most}",
-        )
+        starts = [run.started or 0.0 for run in self.started(name)]
+        windows = (sum(at <= other < at + seconds for other in starts) for at in starts)
+        found = max(windows, default=0)
+        if found > most:
+            self._fail(f"started within {seconds:g} s", name, found, f"at most {most}")
 
-    def _most_starts(self, seconds: float, name: str | None) -> int:
-        starts: Sequence[float] = [run.started or 0.0 for run in self.started(name)]
-        ends = (sum(at <= other < at + seconds for other in starts) for at in starts)
-        return max(ends, default=0)
-
-    def _check(self, holds: bool, failure: str) -> None:  # noqa: FBT001  # the subject of the check
+    def _fail(self, what: str, name: str | None, found: int, expected: object) -> NoReturn:
         __tracebackhide__ = True
-        if not holds:
-            raise AssertionError(f"{failure}:\n{self}")
+        tasks = "tasks" if name is None else f"tasks {name!r}"
+        raise AssertionError(f"{tasks} that {what}: {found}, not {expected}:\n{self}")
 
     @contextmanager
     def recording(self) -> Iterator[TaskRuns]:
@@ -205,7 +177,3 @@ class TaskRuns:
 
     def _run(self, task_id: str, name: str) -> TaskRun:
         return self._runs.setdefault(task_id, TaskRun(name, task_id))
-
-
-def _named(name: str | None) -> str:
-    return "" if name is None else f" {name!r}"

@@ -1,22 +1,78 @@
-"""Starts a private server that stores nothing on disk and ends with this process."""
+"""Processes that end with this one, and a private server that stores nothing on disk."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import redis
 
 from celery_throttle.errors import require_extra
-from celery_throttle.testing.processes import Process, ProcessError
+
+TETHER = Path(__file__).with_name("tether.py")
 
 #: Seconds in which the server, and then the workers, must be ready.
-START_TIMEOUT_SECONDS = 30.0
+_START_TIMEOUT_SECONDS = 30.0
+
+#: Characters at the end of a log that an error shows.
+_LOG_CHARACTERS = 2000
+
+
+class ProcessError(click.ClickException):
+    """A process did not start, or has ended; the message is for the user."""
+
+
+class Process:
+    """A command in a process group of its own, with log and temporary files in ``directory``.
+
+    Ctrl-C does not reach it: the terminal signals only the group of this process, which ends it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        directory: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._name = name
+        self._log = directory / f"{name}.log"
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(TETHER), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env={**(os.environ if env is None else env), "TMPDIR": str(directory)},
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise ProcessError, with the end of the log, if the process has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise ProcessError(f"the {self._name} ended with {code}; its log:\n{self.log()}")
+
+    def log(self) -> str:
+        """Return the end of its output."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:].strip()
+
+    def end(self) -> None:
+        """Kill the whole group, which may outlive its first process."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def start_server(directory: Path, ends: ExitStack) -> str:
@@ -28,7 +84,13 @@ def start_server(directory: Path, ends: ExitStack) -> str:
     ends.callback(server.end)
     url = f"redis://127.0.0.1:{port}/0"
     with redis.Redis.from_url(url) as client:
-        wait_until(lambda: _answers(client), server.check, "the private server")
+
+        def answers() -> bool:
+            with suppress(redis.ConnectionError):
+                return bool(client.ping())
+            return False
+
+        wait_until(answers, server.check, "the private server")
     return url
 
 
@@ -57,18 +119,11 @@ def _free_port() -> int:
         return port
 
 
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
-
-
 def wait_until(ready: Callable[[], bool], check: Callable[[], None], subject: str) -> None:
     """Wait until the subject is ready. ``check`` raises if it has failed."""
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while not ready():
         check()
         if time.monotonic() > deadline:
-            raise ProcessError(f"{subject} did not become ready in {START_TIMEOUT_SECONDS:.0f} s")
+            raise ProcessError(f"{subject} did not become ready in {_START_TIMEOUT_SECONDS:.0f} s")
         time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,12 +11,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
+import redis
 
 from celery_throttle.errors import UnknownLimitError
 from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, parse_definitions
+from celery_throttle.store.keys import DEFAULT_PREFIX
+from celery_throttle.tasks.app_limits import active_throttles
 from celery_throttle.tasks.settings import Settings
 
 #: Seconds for connecting to the private server, and for each reply.
@@ -43,12 +47,8 @@ class Switch:
         """Decide limits there for the time of a ``with``."""
         with pytest.MonkeyPatch.context() as patch:
             # A property takes precedence over what the limiter has cached under the same name.
-            for name, read in (
-                ("store", lambda limiter: self._backend_of(limiter).store),
-                ("plans", lambda limiter: self._backend_of(limiter).plans),
-                ("observer", lambda limiter: self._backend_of(limiter).observer),
-            ):
-                patch.setattr(LimiterCore, name, _property(name, read))
+            for name in Backend._fields:
+                patch.setattr(LimiterCore, name, _property(name, self._read_backend(name)))
             if self.clock is not None:
                 clock = _property("clock", lambda _: self.clock)
                 patch.setattr(LimiterCore, "clock", clock, raising=False)
@@ -78,8 +78,6 @@ class Switch:
                 limiter.run_plan(backend.plans.define(LimitRef(name, None), written))
 
     def _check_names(self, names: Iterable[str]) -> None:
-        from celery_throttle.tasks.app_limits import active_throttles  # noqa: PLC0415  # it imports Celery
-
         known = {name for one in (*active_throttles(), *self._backends) for name in one.limits}
         for name in known and {*names} - known:
             similar = get_close_matches(name, known, 1)
@@ -87,6 +85,9 @@ class Switch:
                 raise UnknownLimitError(
                     f"throttle_limits: there is no limit {name!r}; write {similar[0]!r}"
                 )
+
+    def _read_backend(self, name: str) -> Callable[[LimiterCore], Any]:
+        return lambda limiter: getattr(self._backend_of(limiter), name)
 
     def _backend_of(self, limiter: LimiterCore) -> Backend:
         with self._lock:  # a worker in a thread may be the first, or the test
@@ -111,3 +112,14 @@ def _property(name: str, read: Callable[[Any], Any]) -> property:
         vars(target)[name] = value
 
     return property(read, store)
+
+
+def delete_limits(url: str) -> None:
+    """Delete the keys of limits and lines of all apps; others, such as a broker's, stay."""
+    with redis.Redis.from_url(url) as client:
+        prefixes = {throttle.settings.prefix for throttle in active_throttles()}
+        for prefix in {DEFAULT_PREFIX, *prefixes}:
+            escaped = re.sub(r"[*?\[\]\\^-]", r"\\\g<0>", prefix)
+            names = list(client.scan_iter(f"{escaped}:*", count=1000))
+            if names:
+                client.delete(*names)

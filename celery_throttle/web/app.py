@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 
 from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import BadRequest, HTTPException
@@ -19,11 +20,8 @@ from celery_throttle.errors import (
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import format_key
 from celery_throttle.observe import status_text, text
-from celery_throttle.web.actions.pages import ActionPages
-from celery_throttle.web.pages.fan_outs import FanOutPages
-from celery_throttle.web.pages.fleet import FleetPages
-from celery_throttle.web.pages.limits import LimitPages
-from celery_throttle.web.pages.tasks import TaskPages
+from celery_throttle.web.action_pages import add_actions
+from celery_throttle.web.pages import PAGES
 from celery_throttle.web.security import AllowedActions, Auth, check_names, guard, set_headers
 from celery_throttle.web.site import Site
 
@@ -89,11 +87,13 @@ def create_app(
     app.url_map.merge_slashes = False  # it would redirect to the host that the request names
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     site = Site(throttle, show_arguments=show_arguments)
-    for pages in (LimitPages, TaskPages, FanOutPages, FleetPages, ActionPages):
-        pages(site).add_to(app)
+    for rule, view in PAGES.items():
+        app.add_url_rule(rule, view.__name__, partial(view, site))
+    add_actions(app, site)
     app.jinja_env.globals.update(
         format_key=format_key, status_text=status_text, text=text, after=_after
     )
+    app.jinja_env.filters["without_broker"] = site.without_broker
     allowed = actions if callable(actions) else check_names(actions)
     app.before_request(_refuse_bad_host)
     app.before_request(lambda: guard(request, auth, allowed))

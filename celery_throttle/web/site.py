@@ -1,59 +1,57 @@
-"""What all pages use: the limiter, the names of queues, and recent periods."""
+"""What all pages use: the limiter, the names of queues, recent periods, and tables by page."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from functools import lru_cache
+from math import ceil
+from typing import Any, TypeVar
 
-from flask import request
+from flask import request, url_for
 
-from celery_throttle.errors import ConfigurationError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.report.periods import RECENT_SECONDS
-from celery_throttle.observe.report.records import RECORD_SECONDS, read_periods
 from celery_throttle.observe.status.fleet import read_fleet
+from celery_throttle.observe.status.records import RECENT_SECONDS, RECORD_SECONDS, read_periods
 from celery_throttle.observe.values import Change, Period
 from celery_throttle.operations.plan import Plan
 
 T = TypeVar("T")
 
-#: The periods of a chart: 30 seconds each.
-_PERIODS = 30
+#: The newest changes among which those of an action, or of a limit, are searched.
+NEWEST_CHANGES = 200
 
-#: The newest changes among which those of an action are searched.
-_NEWEST_CHANGES = 200
+#: The periods of a chart, 30 seconds each, and the limits whose periods are kept.
+_PERIODS, _CACHE_SIZE = 30, 1000
 
-#: Limits whose periods are kept.
-_CACHE_SIZE = 1000
-
-
-@runtime_checkable
-class TaskMethods(Protocol):
-    """The methods for waiting tasks that a Throttle adds to a Limiter; see there."""
-
-    def __getitem__(self, item: Any) -> Any:
-        """Return the handle of a limit, with the methods for its waiting tasks."""
-
-    def fan_out_named(self, name: str) -> Any:
-        """Return the handle of a fan-out."""
+_MAX_PAGE = 1_000_000_000
 
 
-@dataclass(frozen=True)
 class Site:
     """What all pages use. Thread-safe.
 
-    Attributes:
-        limiter: the limits.
+    Args:
+        limiter: the limits, of an app or not.
         show_arguments: whether the arguments of waiting tasks are shown.
     """
 
-    limiter: Limiter
-    show_arguments: bool = False
+    def __init__(self, limiter: Limiter, *, show_arguments: bool = False) -> None:
+        self.limiter = limiter
+        self.show_arguments = show_arguments
+        self._recent = lru_cache(_CACHE_SIZE)(self._read_recent)
+
+    @property
+    def has_app(self) -> bool:
+        """Whether the limits are those of an app, which can take tasks out of lines."""
+        return hasattr(self.limiter, "fan_out_named")
+
+    @property
+    def throttle(self) -> Any:
+        """The limits of an app, a Throttle: its handles can take tasks out of lines."""
+        return self.limiter
 
     @property
     def observer(self) -> Observer:
@@ -63,18 +61,6 @@ class Site:
     def run(self, plan: Plan[T]) -> T:
         """Run a plan."""
         return self.limiter.run_plan(plan)
-
-    @property
-    def has_app(self) -> bool:
-        """Whether the limits are those of an app, which can take tasks out of lines."""
-        return isinstance(self.limiter, TaskMethods)
-
-    @property
-    def task_methods(self) -> TaskMethods:
-        """The methods for waiting tasks. ConfigurationError: there is no app."""
-        if not isinstance(self.limiter, TaskMethods):
-            raise ConfigurationError("this needs the app, whose broker and results have the tasks")
-        return self.limiter
 
     def read_time(self) -> datetime:
         """Return the server's time."""
@@ -86,34 +72,75 @@ class Site:
         Those that are not among the newest are left out.
         """
         ids = request.args.getlist("done")
-        newest = self.limiter.changes(most=_NEWEST_CHANGES) if ids else []
+        newest = self.limiter.changes(most=NEWEST_CHANGES) if ids else []
         return [change for change in reversed(newest) if change.id in ids]
 
-    def queue_name(self, queue: str) -> str:
-        """Return the name of a queue without its broker, if that is the app's."""
-        return queue.removeprefix(self.limiter.own_broker)
-
-    @cached_property
-    def _recent(self) -> dict[str, tuple[float, tuple[Period, ...]]]:
-        """Recent periods by the name of the limit, each with the time until which they are kept."""
-        return {}
+    def without_broker(self, text: str) -> str:
+        """Return a text in which the queues of the app are named without its broker."""
+        return text.replace(self.limiter.own_broker, "")
 
     def recent(self, name: str) -> tuple[Period, ...]:
         """Return the last 15 minutes of a limit.
 
         They are as old as the records on the server may be, so that polls in between find the same.
         """
-        now = time.monotonic()
-        kept_until, periods = self._recent.get(name, (0.0, ()))
-        if kept_until <= now:
-            periods = self.run(read_periods(self.observer, name, RECENT_SECONDS, _PERIODS))
-            if len(self._recent) >= _CACHE_SIZE:
-                self._recent.clear()
-            self._recent[name] = now + RECORD_SECONDS, periods
-        return periods
+        return self._recent(name, time.monotonic() // RECORD_SECONDS)
+
+    def _read_recent(self, name: str, _time: float) -> tuple[Period, ...]:
+        return self.run(read_periods(self.observer, name, RECENT_SECONDS, _PERIODS))
 
 
 def read_ref(name: str) -> LimitRef:
     """Return the limit of a page and the key of its argument, as people write it or encoded."""
     key = request.values.get("key", "").strip()
     return LimitRef(check_name(name), parse_key(key) if key else None)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePage:
+    """One page of a table.
+
+    Attributes:
+        total: the rows of the table.
+        size: the rows of a page.
+        number: the number of the page, from 1.
+    """
+
+    total: int
+    size: int
+    number: int
+
+    @classmethod
+    def read(cls, total: int, size: int) -> TablePage:
+        """Return the page that the request names; the last page if there are fewer."""
+        last = cls(total, size, 1).last
+        return cls(total, size, min(page_number(), last))
+
+    @property
+    def last(self) -> int:
+        """The number of the last page."""
+        return max(1, ceil(self.total / self.size))
+
+    @property
+    def rows(self) -> slice:
+        """The rows of this page."""
+        return slice((self.number - 1) * self.size, self.number * self.size)
+
+    @property
+    def previous_url(self) -> str | None:
+        """The URL of the page before; None on the first page."""
+        return self._url(min(self.number - 1, self.last)) if self.number > 1 else None
+
+    @property
+    def next_url(self) -> str | None:
+        """The URL of the page after; None on the last page."""
+        return self._url(self.number + 1) if self.number < self.last else None
+
+    def _url(self, number: int) -> str:
+        arguments = {**request.args.to_dict(), **(request.view_args or {}), "page": number}
+        return url_for(str(request.endpoint), **arguments)
+
+
+def page_number() -> int:
+    """Return the number of the argument ``page``, from 1 to a billion; 1 without a number."""
+    return min(max(1, request.args.get("page", 1, type=int)), _MAX_PAGE)

@@ -10,11 +10,12 @@ from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
-from celery_throttle.tasks.rate_limit_warning import warn_of_rate_limit
+from celery_throttle.tasks.option_warnings import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
+from celery_throttle.worker.hooks import remote_control  # noqa: F401  # Celery registers it
 from celery_throttle.worker.request import install
-from celery_throttle.worker.status import remote_control  # noqa: F401  # Celery registers it
-from celery_throttle.worker.worker import OneShard, ThrottleWorker
+from celery_throttle.worker.shard import HOME
+from celery_throttle.worker.worker import ThrottleWorker
 
 
 class ThrottleStep(bootsteps.StartStopStep):
@@ -50,19 +51,19 @@ class ThrottleStep(bootsteps.StartStopStep):
                 install(task)
         if throttle.limits or throttle.rules_file:
             for task in tasks:
-                spec = throttle.spec_of(task)
+                spec = throttle.declared.spec_of(task)
                 # Limits by a route; others were checked where the task is defined.
                 if spec is not None and getattr(task, "throttle", None) is None:
-                    warn_of_rate_limit(task, spec)
+                    warn_of_rate_limit(task)
             check_store(throttle.store, throttle.keys, throttle.settings.checks)
 
     def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # the base returns what it made
         """Make what outlives lost connections to the broker."""
-        return ThrottleWorker(c, OneShard(c.app.throttle))
+        return ThrottleWorker(c, {HOME: c.app.throttle})
 
     def register_with_event_loop(self, _c: Any, _hub: Any) -> None:
         """Attach to the event loop, which was emptied if the connection was lost."""
-        self.obj.attach_to_loop()
+        self.obj.timers.attach()
 
     def stop(self, c: Any) -> None:
         """Stop: the connection is lost, or the worker is shutting down."""

@@ -1,14 +1,35 @@
-"""A claim: this worker's hold on one task that came out of a line."""
+"""The claims of this worker, and how each ends.
+
+A claim is settled when its task is acknowledged, or requeued at the head of its line if the task
+was not started. Both may reach the server late or twice without harm: a claim that is not settled
+stays with its worker while the lease lasts, and is requeued when the lease runs out. A failover may
+lose both, so the worker compares its claims with those of the server now and then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from celery.utils.log import get_logger
+
+from celery_throttle.errors import StoreError
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.worker.slots import SlotKeys
+from celery_throttle.operations.waiting import quarantine_call, requeue_call
+from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
+from celery_throttle.worker import tuning
+from celery_throttle.worker.demand import Demand
+from celery_throttle.worker.error_log import ErrorLog
+from celery_throttle.worker.slots import ReportQueue, SlotKeys, read_slot_keys
+
+logger = get_logger(__name__)
 
 
 class Wait(NamedTuple):
@@ -29,26 +50,11 @@ class ClaimStatus(Enum):
     RETURNED = "returned"
 
 
-class ClaimHolder(Protocol):
-    """All claims of a worker: :class:`celery_throttle.worker.claims.claims.Claims`."""
-
-    worker: str
-
-    def start(self, claim: Claim) -> bool:
-        """Record that the pool gets the task; False if it must not start in this worker."""
-
-    def settle(self, claim: Claim) -> None:
-        """Record that the message is acknowledged, which ends the claim."""
-
-    def requeue(self, claims: Iterable[Claim]) -> None:
-        """Put tasks back at the heads of their lines."""
-
-
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A task that this worker holds."""
+    """This worker's hold on one task that came out of a line."""
 
-    claims: ClaimHolder
+    claims: Claims
     token: int  #: number of the claim among the worker's claims
     #: Whether the units were taken with the task. If not (the task has expired, was revoked, or can
     #: never pass), the gate decides, as for any message.
@@ -85,3 +91,193 @@ class Claim:
     def requeue(self) -> None:
         """Put the task back at the head of its line."""
         self.claims.requeue([self])
+
+
+class ClaimedTask(NamedTuple):
+    """A task that came out of its line."""
+
+    claim: Claim
+    starts_in: float  #: seconds until the task may start
+    packed: bytes  #: the message; see `tasks/messages/packing.py`. Empty if the task cannot be read
+    task_id: str
+
+
+class Claims:
+    """All claims of one worker. Thread-safe.
+
+    ``on_settled`` is called when a claim was settled, from the thread that acknowledged its task.
+    """
+
+    def __init__(
+        self, store: Store, keys: Keys, worker: str, on_settled: Callable[[], None]
+    ) -> None:
+        self.store = store
+        self.keys = keys
+        self.worker = worker
+        self.on_settled = on_settled
+        self._held: dict[int, Claim] = {}
+        #: Tokens to report; negative if the task was not started, so that its slots are released.
+        self.settled: ReportQueue[int] = ReportQueue()
+        #: Tokens; negative if the message was not delivered.
+        self._to_requeue: list[int] = []
+        self._error_log = ErrorLog(
+            "The server refuses to requeue tasks; they wait, and this worker tries again."
+        )
+        self._next = 1
+        self._starts = Demand()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(list(self._held.values()))
+
+    def unstarted(self) -> list[Claim]:
+        """Return the claims whose tasks the pool does not have yet."""
+        return [claim for claim in self if not claim.is_started]
+
+    def started(self) -> list[Claim]:
+        """Return the claims whose tasks the pool has, or had."""
+        return [claim for claim in self if claim.is_started]
+
+    def reserve_tokens(self, count: int = 1) -> int:
+        """Reserve some tokens, and return the first of them."""
+        with self._lock:
+            first, self._next = self._next, self._next + count
+        return first
+
+    def receive(self, row: Sequence[Any], start_by: float = math.inf) -> ClaimedTask:
+        """Hold a task that the server has given out: a row of ``claim.lua`` or ``withdraw.lua``.
+
+        For ``start_by`` see :class:`Claim`.
+        """
+        token, kind, starts, waited, packed, task_id, *line = row
+        wait, slots = None, []
+        if line:
+            field, position, *slots = line
+            wait = Wait(self.keys.field_ref(field.decode()), position, waited / MICROSECONDS)
+        claim = Claim(
+            self,
+            token,
+            has_units=kind == 1,
+            wait=wait,
+            slots=read_slot_keys(*slots) if slots else (),
+            start_by=start_by,
+        )
+        self._held[token] = claim
+        shown_id = task_id.decode("utf-8", "backslashreplace")
+        return ClaimedTask(claim, starts / MICROSECONDS, packed, shown_id)
+
+    def deliver(self, claim: Claim) -> bool:
+        """Record that Celery gets the message; False if the task has left this worker."""
+        with self._lock:
+            if not claim.is_returned:
+                claim.status = ClaimStatus.DELIVERED
+            return not claim.is_returned
+
+    def start(self, claim: Claim) -> bool:
+        """See :meth:`Claim.start`."""
+        with self._lock:
+            if not claim.is_started and time.time() > claim.start_by:
+                self._begin_requeue(claim)
+            if not claim.is_returned:
+                claim.status = ClaimStatus.STARTED
+        self._starts.count(None, time.monotonic())
+        return claim.is_started
+
+    def recent_starts(self) -> int:
+        """Return how many claims were started in 20 ms recently."""
+        return self._starts.recent(None, time.monotonic())
+
+    def settle(self, claim: Claim) -> None:
+        """See :meth:`Claim.settle`."""
+        with self._lock:
+            if self._held.pop(claim.token, None) is None:
+                return
+            self.settled.append(claim.token if claim.is_started else -claim.token)
+        self.on_settled()
+
+    def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
+        """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
+        with self._lock:
+            for claim in claims:
+                if not (claim.is_started and unless_started):
+                    self._begin_requeue(claim)
+        self.requeue_pending()
+
+    def _begin_requeue(self, claim: Claim) -> None:
+        """Let go of a claim, which is requeued with the next call. The lock is held."""
+        if self._held.pop(claim.token, None) is not None:
+            delivered = claim.status is not ClaimStatus.BOOKED
+            self._to_requeue.append(claim.token if delivered else -claim.token)
+            claim.status = ClaimStatus.RETURNED
+
+    def requeue_uncertain(self, tokens: Iterable[int]) -> None:
+        """Requeue, with the next call, the claims that a failed call may have made."""
+        with self._lock:
+            self._to_requeue.extend(-token for token in tokens)
+
+    def end_unknown(self, tokens: Iterable[int]) -> None:
+        """End the claims with these tokens, which the server has, unless this worker holds them.
+
+        The server has lost the report of their end. They are settled if this worker remembers that
+        report, and requeued otherwise: the tasks may not have run. No call may be on its way whose
+        claims this worker has not received yet.
+        """
+        with self._lock:
+            reports = self.settled.remembered()
+            # The next call reports those that were settled meanwhile.
+            pending = {*self._held, *map(abs, self._to_requeue), *map(abs, self.settled)}
+            for token in set(tokens) - pending:
+                if token in reports:
+                    self.settled.append(token)
+                elif -token in reports:
+                    self.settled.append(-token)
+                else:
+                    self._to_requeue.append(token)
+
+    def requeue_pending(self) -> bool:
+        """Requeue the claims that could not be requeued before; return whether none is left.
+
+        If the server cannot be reached, or refuses, they stay pending, and the error is logged.
+        """
+        while self._to_requeue:
+            with self._lock:
+                tokens = self._to_requeue[: tuning.REQUEUE_BATCH_SIZE]
+                self._to_requeue = self._to_requeue[tuning.REQUEUE_BATCH_SIZE :]
+            left = len(tokens)
+            try:
+                left = self._run_requeue(self.worker, "own", len(tokens), tokens)
+            except StoreError as error:
+                self._error_log.log(error)
+                return False
+            finally:  # all of them if the call fails, the last ones if the tasks are large
+                with self._lock:
+                    self._to_requeue.extend(tokens[len(tokens) - left :])
+        return True
+
+    def quarantine(self, claim: Claim, label: str) -> None:
+        """Leave a task to a worker that has the code for it; see ``quarantine.lua``."""
+        with self._lock:
+            if self._held.pop(claim.token, None) is None:
+                return
+            claim.status = ClaimStatus.RETURNED
+        try:
+            self.store.run(quarantine_call(self.keys, self.worker, claim.token, label))
+        except StoreError:  # then it goes back to its line
+            self.requeue_uncertain([claim.token])
+
+    def reclaim(self, worker: str) -> None:
+        """Requeue all claims of another worker, whose lease has run out."""
+        logger.warning("Worker %s is gone: its tasks go back to their lines", worker)
+        try:
+            while self._run_requeue(worker, "dead", tuning.REQUEUE_BATCH_SIZE, []):
+                pass
+        except StoreError as error:
+            self._error_log.log(error)
+
+    def _run_requeue(self, worker: str, which: str, limit: int, tokens: Sequence[int]) -> int:
+        """Run ``requeue.lua``; return how many claims are left to requeue."""
+        left: int = self.store.run(requeue_call(self.keys, worker, which, limit, tokens))
+        return left

@@ -24,23 +24,24 @@ from celery_throttle.tasks.step_out import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
 from celery_throttle.worker.admission.requested_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
-from celery_throttle.worker.failure import fail
+from celery_throttle.worker.hooks.announcements import note_new, restart_fields, send_receipt
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
-from celery_throttle.worker.hooks.task_events import note_new, restart_fields, send_receipt
-from celery_throttle.worker.task_state import PassesGate, Status, TaskState
+from celery_throttle.worker.task_state import Status, TaskState, fail
 
 
 class StoppedAtGateError(TaskRevokedError):
     """The task does not run now. Celery releases its process, as for a revoked task."""
 
 
-class GatedRequest(PassesGate):
+class GatedRequest:
     """Mixed into a request class: asks the gate before the pool gets a task, and records its end.
 
     Celery subclasses a task's request class and overrides ``execute_using_pool`` and ``on_success``
     there, so each subclass that has its own is wrapped. An app without a gate may have this class
     too, as a task's class may be registered with several apps; there it does nothing.
     """
+
+    throttle_state: TaskState
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -96,14 +97,9 @@ class GatedRequest(PassesGate):
         if outcome is not None:
             task.outcome = outcome
             task.comes_again = task.comes_again or bool(fields.get("requeue"))
+        if type == "task-revoked":  # it may never come to the gate
+            _report_outcome(self)
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
-
-    def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
-        """Announce that the task was revoked, or has expired."""
-        super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]  # mixed in
-        gate = gate_of(self)
-        if gate is not None:
-            gate.report_outcome(self)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery
         """Handle a time limit that has passed; the hard one ends the task."""
@@ -140,21 +136,18 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
             gate.pool.lend(partial(_give_to_strategy, self, task.strategy))
             return None
         try:
-            task.run()
+            task.move(Status.RUNNING)
             pass_units(self)
             send_receipt(self, waits=False)
             return inner(self, pool, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             _end(self)
-            if task.claim is None:
+            if task.claim is None or not isinstance(error, Exception):
                 raise
             # A claimed task comes through a timer, which would log this and forget it: the task
             # would neither run nor end, and its process would never be free again.
             fail(self, error)
             raise StoppedAtGateError(self.id) from error
-        except BaseException:
-            _end(self)
-            raise
 
     return execute_using_pool
 
@@ -166,13 +159,19 @@ def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> Non
     Then the acknowledgement of the message is all that this worker sees of the task's end.
     """
     task, gate = request.throttle_state, gate_of(request)
-    task.enter_strategy()
+    task.move(Status.IN_STRATEGY)
+    task.strategy = None
     state.task_ready(request)
     request.message.admitted_request = request
 
     def end(outcome: str) -> None:
-        if task.status is Status.IN_STRATEGY and gate is not None:
-            gate.end_in_strategy(request, outcome)
+        if task.status is not Status.IN_STRATEGY or gate is None:
+            return
+        if not task.outcome:  # else it was revoked
+            task.outcome = outcome
+            early = gate.slots.holds(request) and not request.task.acks_late
+            gate.report_ungated(str(request.task.name), releases_early=early)
+        gate.end(request)
 
     def acknowledge(*args: Any, **options: Any) -> None:
         request.on_ack(*args, **options)
@@ -212,6 +211,11 @@ def _end(request: Any) -> None:
     gate = gate_of(request)
     if gate is not None:
         gate.end(request)
+
+
+def _report_outcome(request: Any) -> None:
+    gate = gate_of(request)
+    if gate is not None:
         gate.report_outcome(request)
 
 

@@ -12,26 +12,30 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.define import register_missing
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.messages.routing import Routing
-from celery_throttle.worker.claims.call import ClaimCall
-from celery_throttle.worker.claims.claims import Claims
-from celery_throttle.worker.claims.leases import WorkerLeases
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.claim import Claims
+from celery_throttle.worker.claims.call import ClaimCall, WorkerLeases
+from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
+from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
+from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.health.report import StatusReport
+from celery_throttle.worker.health.rules_watch import RulesWatch
 from celery_throttle.worker.hooks.timers import Timers
-from celery_throttle.worker.membership.membership import Membership
-from celery_throttle.worker.membership.queues import WorkerQueues
-from celery_throttle.worker.membership.rules_watch import RulesWatch
-from celery_throttle.worker.membership.worker_count import WorkerCount
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.status.report import StatusReport
+from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
+from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.waiting.park import ParkingPolicy, WaitingPolicy
 
 logger = get_logger(__name__)
 
@@ -40,86 +44,113 @@ HOME = "home"
 
 
 class Shard:
-    """The parts of a worker for one shard. They live as long as the worker.
+    """The parts of a worker for one shard.
 
-    They are made before the pool, which may fork: no thread is started before :meth:`start`.
-
-    Some functions that they call are those of the present connection to the broker, which sets
-    them; see :class:`~celery_throttle.worker.connection.ShardLink`.
+    Most live as long as the worker. They are made before the pool, which may fork: no thread is
+    started before :meth:`start`. A gate, a poller and the delayed tasks belong to one connection to
+    the broker, see :meth:`connect`.
 
     Args:
-        name: the name of the shard; ``"home"`` where there is no other.
         throttle: the limits of the shard, with its server and prefix.
         consumer: Celery's consumer.
         worker: the name of the worker, which no other worker has.
         timers: the timers of the worker.
-        routing: returns the routing of the present connection to the broker; None before the first.
     """
 
-    #: Called at the end of an outage.
-    on_return: Callable[[], None]
-    #: Called in the thread of the heartbeats, after each of them.
-    on_heartbeat: Callable[[], None]
+    gate: Gate
+    _poller: Poller
+    _delayed: DelayedTasks
 
-    def __init__(
-        self,
-        name: str,
-        throttle: AppLimits,
-        *,
-        consumer: Any,
-        worker: str,
-        timers: Timers,
-        routing: Callable[[], Routing | None],
-    ) -> None:
-        self.name = name
+    def __init__(self, throttle: AppLimits, consumer: Any, worker: str, timers: Timers) -> None:
         self.throttle = throttle
         self._timers = timers
-        self.on_return = self.on_heartbeat = _ignore
-        store, keys, settings = throttle.store, throttle.keys, throttle.settings
+        #: The present connection to the broker, or the last one if that is lost.
+        self._connection: BrokerConnection | None = None
+        #: Called in the thread of the heartbeats, after each of them.
+        self.on_heartbeat: Callable[[], None] = _ignore
+        store, keys = throttle.store, throttle.keys
         self.claims = Claims(store, keys, worker, on_settled=_ignore)
         self.slots = TaskSlots(worker, on_released=_ignore)
-        self.queues = WorkerQueues(throttle, routing)
-        self.quarantine = Quarantine(
+        self.queues = WorkerQueues(
+            throttle, lambda: None if self._connection is None else self._connection.routing
+        )
+        self._quarantine = Quarantine(
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
-        self.status = StatusReport(throttle.observer, throttle.run_plan)
-        self.rules = self._make_rules_watch(worker)
+        self._status = StatusReport(throttle)
+        self._rules = (
+            None
+            if throttle.rules_file is None
+            else RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
+        )
         self.membership = Membership(
             throttle,
             worker,
             self.queues,
-            WorkerCount(
-                consumer.controller.statedb, settings.outage_workers, "" if name == HOME else name
-            ),
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
         )
-        self.outage = OutageMode(throttle, self.membership, self.slots)
-        store.breaker.watcher = self.outage.begin
-        self.backoff = Backoff(timers)
-        self.call = ClaimCall(
-            store,
-            throttle.plans,
-            settings.lease,
-            self.claims,
-            self.slots,
-            queues=self.queues,
-            backoff=self.backoff,
-            take_acknowledged=tuple,
-            register_limits=self._register_missing,
-        )
-        self.leases = WorkerLeases(self.call)
-        self.revoked = RevokedTasks(
-            self.claims, settings.lease, self.call.queue_keys, self.call.lock
-        )
-        self.outcomes = FanOutOutcomes(store, keys, report_in=_ignore)
+        self._outage = OutageMode(throttle, self.membership, self.slots)
+        store.breaker.watcher = self._outage.begin
+        self._backoff = Backoff(timers)
+        self._call = ClaimCall(throttle, self.claims, self.slots, self.queues, self._backoff)
+        self._leases = WorkerLeases(self._call)
+        self._revoked = RevokedTasks(self._call)
+        self._wakeup = WakeupListener(store, keys.wakeup_channel(worker), on_wakeup=_ignore)
+        self._outcomes = FanOutOutcomes(store, keys, timers)
         self._is_registered = False
 
-    def _make_rules_watch(self, worker: str) -> RulesWatch | None:
-        throttle = self.throttle
-        if throttle.rules_file is None:
-            return None
-        return RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
+    def connect(self, connection: BrokerConnection) -> None:
+        """Make the parts that live as long as a connection to the broker."""
+        self._connection = connection
+        consumer, timers, pool = connection.consumer, connection.timers, connection.pool
+        self._delayed = DelayedTasks(
+            timers, connection.republisher, connection.prefetch, connection.readmit
+        )
+        waiting = self._make_waiting(connection)
+        self.gate = Gate(
+            self.throttle,
+            waiting,
+            self.slots,
+            outage=self._outage,
+            delayed=self._delayed,
+            backoff=self._backoff,
+            pool=pool,
+            outcomes=self._outcomes,
+            timers=timers,
+            readmit=connection.readmit,
+            report_ungated=self._status.report_ungated,
+            refresh_rules=self._refresh_rules,
+            deciding=connection.deciding,
+        )
+        dispatcher = Dispatcher(
+            consumer, self.claims, self._quarantine, pool, timers, self._outcomes
+        )
+        self._poller = Poller(
+            connection.scheduler,
+            consumer,
+            timers,
+            call=self._call,
+            revoked=self._revoked,
+            dispatcher=dispatcher,
+            outage=self._outage,
+        )
+        self.claims.on_settled = self._poller.on_settled
+        self.slots.on_released = self._poller.on_released
+        self._wakeup.on_wakeup = self._poller.on_wakeup
+        self._call.take_acknowledged = waiting.take_acknowledged
+
+    def _make_waiting(self, connection: BrokerConnection) -> WaitingPolicy:
+        throttle, new_token = self.throttle, self.claims.reserve_tokens
+        if throttle.settings.waiting == "broker":
+            return BrokerWaitPolicy(throttle, self.slots, new_token, self._delayed)
+        return ParkingPolicy(
+            throttle,
+            self.slots,
+            new_token,
+            connection.routing,
+            parked=lambda wait: self._poller.poll_in(wait - tuning.BOOKING_HORIZON_SECONDS),
+        )
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -130,45 +161,65 @@ class Shard:
         prefix = throttle.settings.prefix
         other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
-        self.status.begin()
-        self.leases.start()
+        self._status.begin()
+        self._leases.start()
+        self._wakeup.start()
+
+    def open(self, connection: BrokerConnection) -> None:
+        """Begin to poll for tasks that wait in lines."""
+        if connection.pool.drops_tasks:
+            self._leases.release_dropped()
+        if self.membership.quarantined:
+            self._quarantine.recall()
+        self._poller.poll_in(0)
+
+    def close(self) -> None:
+        """Claim no more, and requeue the tasks that the pool does not have."""
+        self._poller.stop()
+        self._backoff.clear()
+        self.gate.stop()
+        with self._call.lock:  # a call that is on its way has ended
+            unstarted = self.claims.unstarted()
+        self.claims.requeue(unstarted, unless_started=True)
 
     def stop(self) -> None:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
-        self.leases.stop()
-        self.call.report()
+        self._leases.stop()
+        self._wakeup.close()
+        self._call.report()
         self.membership.stop()
-        if self.rules is not None:
-            self.rules.stop()
+        if self._rules is not None:
+            self._rules.stop()
 
     def end(self) -> None:
         """End: no task runs any more. Tasks that are not acknowledged were not begun or cut off."""
         for request in self.slots.requests():
             self.slots.end(request)
         self.claims.requeue(self.claims)
-        self.outcomes.report()
+        self._outcomes.report()
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows of the shard."""
         return {
             "server": self.throttle.store.url,
             "prefix": self.throttle.settings.prefix,
-            **self.outage.stats(),
-            "workers": self.membership.worker_count.known or 1,
+            **self._outage.stats(),
+            "workers": self.membership.workers or 1,
             "claims": len(self.claims),
             "quarantined": self.membership.quarantined,
-            **self.status.stats(),
+            **self._status.stats(),
+            "postponed": 0 if self._connection is None else len(self._delayed),
         }
 
-    def refresh_rules(self) -> bool:
+    def _refresh_rules(self) -> bool:
         """Adopt the rules in force; return whether there is a rules file."""
-        if self.rules is not None:
-            self.rules.refresh()
-        return self.rules is not None
+        if self._rules is not None:
+            self._rules.refresh()
+        return self._rules is not None
 
     def _poll_rules(self) -> None:
-        if self.rules is not None:
-            self.rules.poll()
+        if self._rules is not None:
+            self._rules.poll()
 
     def _register(self) -> None:
         """Register the limits once. A limit that is missing later is registered when it is used."""
@@ -177,32 +228,29 @@ class Shard:
                 self.throttle.register()
                 self._is_registered = True
 
-    def _register_missing(self) -> None:
-        plans = self.throttle.plans
-        refs = [LimitRef(name, None) for name in plans.limits]
-        with suppress(StoreError):  # then the gate registers what is missing, task by task
-            self.throttle.run_plan(register_missing(plans, refs))
-
     def _after_heartbeat(self) -> None:
-        self.queues.settle_unconsumed()
+        self.queues.discard_deleted()
         if self.membership.quarantined:
-            self.quarantine.recall()
+            self._quarantine.recall()
         self.on_heartbeat()
         self._poll_rules()
-        self.status.run(self.membership.newest_change)
+        self._status.run(self.membership.newest_change)
 
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
         # the loop may stand still while a task runs (solo).
-        self.leases.renew()
+        self._leases.renew()
         self._timers.call_soon(self._end_outage)
 
     def _end_outage(self) -> None:
-        self.outage.end()
-        self.refresh_rules()
+        """The server is back: let delayed tasks join their lines, and poll."""
+        self._outage.end()
+        self._refresh_rules()
         self._register()
-        self.call.renew_slots()  # also those that tasks have taken since the server is back
-        self.on_return()
+        self._call.renew_slots()  # also those that tasks have taken since the server is back
+        if self._connection is not None and self._connection.scheduler.is_running:
+            self._delayed.readmit_all()
+            self._poller.poll_in(0)
 
 
 def _ignore(*_: Any) -> None:

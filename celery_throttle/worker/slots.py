@@ -82,7 +82,7 @@ class TaskSlots:
         return len(self._held)
 
     def holder(self, token: int, task_id: str = "") -> str:
-        """Return the name under which a task holds slots: see ``release_slots.lua``.
+        """Return the name under which a task holds slots: see ``waiting_lists.lua``.
 
         The id of a claimed task is known by its claim, that of another only by this name.
         """

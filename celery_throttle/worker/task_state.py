@@ -2,21 +2,21 @@
 
 Each request has one :class:`TaskState`. It has one of these statuses::
 
-    RECEIVED ──┬── queue ───► QUEUED ────┐
-               ├── gather ──► GATHERED ──┤
-               ├── defer ───► DEFERRED ──┤ arrive_at_gate
-               ├── delay ───► DELAYED ───┴───► RECEIVED
-               ├── book ────► BOOKED ────┐ its start comes
-               ├── admit ───► ADMITTED ◄─┘
-               └── park ────► PARKED            (left the worker)
+    RECEIVED ──┬──► QUEUED ────┐
+               ├──► GATHERED ──┤
+               ├──► DEFERRED ──┤ arrive_at_gate
+               ├──► DELAYED ───┴────► RECEIVED
+               ├──► BOOKED ────┐ its start comes
+               ├──► ADMITTED ◄─┘
+               └──► PARKED            (left the worker)
 
-    CLAIMED ────── admit ───► ADMITTED
+    CLAIMED ──────► ADMITTED
 
-    ADMITTED ──┬── run ───────────────────────► RUNNING
-               └── enter_strategy ► IN_STRATEGY ── run ──► RUNNING
+    ADMITTED ──┬──────────────────► RUNNING
+               └──► IN_STRATEGY ──► RUNNING
 
-    RUNNING ───┬── step_out ► STEPPED_OUT ── defer ──► DEFERRED
-               └── end ─────► ENDED             (left the worker)
+    RUNNING ───┬──► STEPPED_OUT ──► DEFERRED
+               └──► ENDED             (left the worker)
 
 What the diagram leaves out: a task may end before it runs; an error delays any task that does not
 run yet; a delayed task may be sent back to its queue, which parks it; a booked task that missed its
@@ -32,9 +32,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo
 
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
@@ -43,11 +46,8 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim, Wait
 
-#: Headers of messages that workers sent back or parked. The task never sees them.
-REQUESTED_HEADER = "throttle_requested"
-REFUSALS_HEADER = "throttle_refusals"
-BROKER_WAIT_HEADER = "throttle_broker_wait"
-BROKER_WAIT_BEGIN_HEADER = "throttle_broker_wait_begin"
+#: Header of messages that workers sent back or parked: a dict. The task never sees it.
+STATE_HEADER = "throttle_state"
 
 
 class Status(Enum):
@@ -70,25 +70,28 @@ class Status(Enum):
     PARKED = "parked"  # it waits in its line, or was sent back to its queue
     ENDED = "ended"
 
-    @property
-    def is_waiting_here(self) -> bool:
-        """Whether the task waits in this worker and is not on its way to a process."""
-        return self in _WAITING_HERE
+    __hash__ = object.__hash__  # each start looks some statuses up: by identity, without a call
 
 
-# From which statuses a task may come into others. Each task makes some transitions while others
-# wait, so these are tuples, which are searched by identity.
+#: The task waits in this worker, and is not on its way to a process.
+WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
 _AT_GATE = (Status.RECEIVED, Status.CLAIMED)
-_FROM_GATE = (Status.RECEIVED,)
 _RETURNING = (Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
-_WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
-_DELAYABLE = (*_AT_GATE, *_RETURNING, Status.STEPPED_OUT)
-_DEFERRABLE = (Status.RECEIVED, Status.STEPPED_OUT)
-_ADMISSIBLE = (Status.BOOKED, Status.RECEIVED, Status.CLAIMED)
-_ADMITTED = (Status.ADMITTED,)
-_RUNNABLE = (Status.ADMITTED, Status.IN_STRATEGY)
-_RUNNING = (Status.RUNNING,)
-_LEAVING = (Status.RECEIVED, Status.DELAYED)
+
+#: From which statuses a task may come into each.
+_SOURCES: Mapping[Status, tuple[Status, ...]] = {
+    Status.RECEIVED: _RETURNING,
+    Status.QUEUED: (Status.RECEIVED,),
+    Status.GATHERED: (Status.RECEIVED,),
+    Status.DEFERRED: (Status.RECEIVED, Status.STEPPED_OUT),
+    Status.DELAYED: (*_AT_GATE, *_RETURNING, Status.STEPPED_OUT),
+    Status.BOOKED: (Status.RECEIVED,),
+    Status.ADMITTED: (Status.BOOKED, Status.RECEIVED, Status.CLAIMED),
+    Status.IN_STRATEGY: (Status.ADMITTED,),
+    Status.RUNNING: (Status.ADMITTED, Status.IN_STRATEGY),
+    Status.STEPPED_OUT: (Status.RUNNING,),
+    Status.PARKED: (Status.RECEIVED, Status.DELAYED),
+}
 
 
 class TransitionError(RuntimeError):
@@ -102,16 +105,6 @@ class BrokerWait(NamedTuple):
     name: str  #: of the limit that refused it
     key: str | None
 
-    @classmethod
-    def read(cls, header: Any) -> BrokerWait | None:
-        """Read a header; None if it is malformed."""
-        try:
-            began, name, key = header
-            wait = cls(float(began), check_name(name), key)
-        except (TypeError, ValueError):
-            return None
-        return wait if isinstance(key, (str, type(None))) else None
-
     def end(self) -> Wait:
         """Return the wait, which is over now."""
         return Wait(LimitRef(self.name, self.key), 0, max(0.0, time.time() - self.began))
@@ -121,15 +114,15 @@ class TaskState:
     """The state of one task in this worker.
 
     Headers of ours are taken out of the message of its request. What most tasks leave as it is
-    costs them nothing here. Each method that moves the task returns its new status, and raises
-    :class:`TransitionError` where the diagram has no such transition.
+    costs them nothing here. :meth:`move`, and each method that calls it, returns the new status,
+    and raises :class:`TransitionError` where the diagram has no such transition.
     """
 
     #: The claim under which this worker holds it; None if its message is the broker's.
     claim: Claim | None = None
     shard: Any = None  #: the shard that decides about it, once that was found
     status = Status.RECEIVED
-    #: The fields of Celery's event ``task-received``, until it is sent; see `hooks/task_events.py`.
+    #: The fields of Celery's event ``task-received``, until it is sent; see `announcements.py`.
     receipt: dict[str, Any] | None = None
     #: Gives the message to the task's own strategy, with functions that acknowledge and reject it;
     #: None if the task has Celery's strategy, or its own has the message.
@@ -160,25 +153,27 @@ class TaskState:
         if claim is not None:
             self.claim, self.wait = claim, claim.wait
             self.status = Status.CLAIMED if claim.has_units else Status.RECEIVED
-        if BROKER_WAIT_HEADER in headers:
-            self.broker_wait_until = int(headers.pop(BROKER_WAIT_HEADER))
-        if BROKER_WAIT_BEGIN_HEADER in headers:
-            self.broker_wait = BrokerWait.read(headers.pop(BROKER_WAIT_BEGIN_HEADER))
-        if REQUESTED_HEADER in headers:
-            self.requested = _read_items(headers.pop(REQUESTED_HEADER))
-        if REFUSALS_HEADER in headers:
-            self.refusals = _read_counts(headers.pop(REFUSALS_HEADER))
+        if STATE_HEADER in headers:
+            with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
+                self._restore(headers.pop(STATE_HEADER))
 
-    def _move(self, status: Status, sources: Sequence[Status]) -> Status:
-        """Move the task into a status, from one of some others."""
-        if self.status not in sources:
+    def _restore(self, header: Mapping[str, Any]) -> None:
+        self.requested = _read_items(header.get("requested", ()))
+        refusals = header.get("refusals", {})
+        self.refusals = {str(limits): int(times) for limits, times in refusals.items()}
+        self.broker_wait_until = int(header.get("broker_wait_until", 0))
+        if "broker_wait" in header:
+            began, *ref = header["broker_wait"]
+            self.broker_wait = BrokerWait(float(began), *_check_ref(*ref))
+
+    def move(self, status: Status) -> Status:
+        """Move the task into a status."""
+        if self.status not in _SOURCES[status]:
             raise TransitionError(
                 f"a task that is {self.status.value} cannot become {status.value}"
             )
         self.status = status
         return status
-
-    # At the gate.
 
     def arrive_at_gate(self) -> Status:
         """The task comes to the gate: with its units, or as it was received.
@@ -190,57 +185,30 @@ class TaskState:
         latest = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
         if self.status is Status.BOOKED and time.monotonic() <= latest:
             return self.status
-        return self._move(Status.RECEIVED, _RETURNING)
-
-    def queue(self) -> Status:
-        """The task waits for a process."""
-        return self._move(Status.QUEUED, _FROM_GATE)
-
-    def gather(self) -> Status:
-        """One call takes quota for this and other tasks, some milliseconds later."""
-        return self._move(Status.GATHERED, _FROM_GATE)
-
-    def defer(self) -> Status:
-        """The next round of the worker's loop decides about the task."""
-        return self._move(Status.DEFERRED, _DEFERRABLE)
+        return self.move(Status.RECEIVED)
 
     def delay(self, broker_wait_until: int = 0) -> Status:
         """The task comes to the gate again later; see the attribute ``broker_wait_until``."""
         self.broker_wait_until = broker_wait_until
-        return self._move(Status.DELAYED, _DELAYABLE)
+        return self.move(Status.DELAYED)
 
     def book(self, seconds: float) -> Status:
         """The units of the task are taken for a start in some seconds."""
         self._starts_at = time.monotonic() + seconds
-        return self._move(Status.BOOKED, _FROM_GATE)
+        return self.move(Status.BOOKED)
 
     def seconds_to_start(self) -> float:
         """Return the seconds until the start of a booked task."""
         return max(0.0, self._starts_at - time.monotonic())
 
-    def admit(self) -> Status:
-        """The task passes the gate."""
-        return self._move(Status.ADMITTED, _ADMISSIBLE)
-
     def park(self) -> Status:
         """The task waits elsewhere, and has left this worker."""
-        return self._move(Status.PARKED, _LEAVING)
-
-    # After the gate.
-
-    def enter_strategy(self) -> Status:
-        """The task's own strategy gets the message."""
-        self.strategy = None
-        return self._move(Status.IN_STRATEGY, _ADMITTED)
-
-    def run(self) -> Status:
-        """The pool gets the task."""
-        return self._move(Status.RUNNING, _RUNNABLE)
+        return self.move(Status.PARKED)
 
     def step_out(self) -> Status:
         """A run of the task is over, as a limit refused. What was taken for that run is used up."""
         self.waited = True
-        return self._move(Status.STEPPED_OUT, _RUNNING)
+        return self.move(Status.STEPPED_OUT)
 
     def end(self) -> Status:
         """The task has left its process, or was not started after all."""
@@ -264,35 +232,33 @@ class TaskState:
 
     def message_headers(self) -> dict[str, Any]:
         """Return the headers that go with the message when it waits, for the next run."""
-        all_headers = {
-            REQUESTED_HEADER: self.requested,
-            REFUSALS_HEADER: self.refusals,
-            BROKER_WAIT_BEGIN_HEADER: self.broker_wait,
+        fields = {
+            "requested": self.requested,
+            "refusals": self.refusals,
+            "broker_wait": self.broker_wait,
+            "broker_wait_until": self.broker_wait_until,
         }
-        return {name: value for name, value in all_headers.items() if value}
+        fields = {name: value for name, value in fields.items() if value}
+        return {STATE_HEADER: fields} if fields else {}
 
 
-class PassesGate:
-    """The base of all requests that pass the gate."""
-
-    throttle_state: TaskState
+def _check_ref(name: str, key: str | None) -> LimitRef:
+    if not isinstance(key, (str, type(None))):
+        raise TypeError("the key of a limit is a text or None")
+    return LimitRef(check_name(name), key)
 
 
 def _read_items(header: Any) -> Sequence[Item]:
-    """Read requested limits from a header; nothing if the header is malformed."""
-    try:
-        items = [(check_name(name), key, int(cost)) for name, key, cost in header or ()]
-    except (TypeError, ValueError):
-        return ()
-    sound = all(isinstance(key, (str, type(None))) and cost > 0 for _, key, cost in items)
-    return tuple(items) if sound else ()
+    items = tuple((*_check_ref(name, key), int(cost)) for name, key, cost in header)
+    if any(cost <= 0 for _, _, cost in items):
+        raise ValueError("a cost is above 0")
+    return items
 
 
-def _read_counts(header: Any) -> dict[str, int]:
-    """Read counts of refusals from a header; nothing if the header is malformed."""
-    if not isinstance(header, Mapping):
-        return {}
+def fail(request: Any, error: Exception) -> None:
+    """Fail a task at once, without a process: errbacks, chord and signal, as if it had lost one."""
     try:
-        return {str(limits): int(times) for limits, times in header.items()}
-    except (TypeError, ValueError):
-        return {}
+        raise error
+    except type(error):
+        request.on_failure(ExceptionInfo(), return_ok=False)
+    request.acknowledge()

@@ -10,42 +10,27 @@ constant bounds. Imports nothing.
 #: How far ahead of its start a task may be admitted, and for how long units may be kept that no
 #: task has used. Pacing has no gaps, and no start is later after its admission than this.
 BOOKING_HORIZON_SECONDS = 0.020
-
 #: A claim call also claims for processes that will be free within this time, where tasks end fast:
 #: so one call claims several tasks.
 SOON_FREE_SECONDS = BOOKING_HORIZON_SECONDS / 4
-
 #: How far ahead such a task may be booked. Slower limits are claimed for free processes only, so
 #: that none of these tasks has to go back to its line.
 SOON_FREE_BOOKING_SECONDS = 0.001
 
 # Polling for claims.
 
-#: Longest time between two claim calls of a worker with a free process.
-MAX_POLL_INTERVAL_SECONDS = 1.0
-
-#: Shortest time from the server's last reply to the poll that a wake-up causes.
-MIN_WAKEUP_INTERVAL_SECONDS = 0.005
-
+MAX_POLL_INTERVAL_SECONDS = 1.0  # between two claim calls of a worker with a free process
+MIN_WAKEUP_INTERVAL_SECONDS = 0.005  # from the last reply to the poll that a wake-up causes
+RESUBSCRIBE_SECONDS = 0.5  # until a worker that has lost the server subscribes to wake-ups again
 #: Tasks that one claim call claims at most: the server does nothing else meanwhile. Scripts bound
-#: the bytes of tasks that one call reads, see ``batch_bytes.lua``.
+#: the bytes of tasks that one call reads, see ``commands.lua``.
 CLAIM_BATCH_SIZE = 200
-
-#: Time until a claim call is repeated to which the server replied an error.
-CLAIM_RETRY_SECONDS = 1.0
-
-#: How long a settled claim may stay unreported.
-SETTLE_REPORT_SECONDS = 0.020
-
+CLAIM_RETRY_SECONDS = 1.0  # until a claim call is repeated to which the server replied an error
+SETTLE_REPORT_SECONDS = 0.020  # how long a settled claim may stay unreported
 #: Slots that are released sooner than this after the server's last reply are reported together.
 RELEASE_REPORT_SECONDS = 0.002
-
-#: Claims that one call requeues at most: the server does nothing else meanwhile.
-REQUEUE_BATCH_SIZE = 100
-
-#: Ids of revoked tasks that one call looks up.
-REVOKED_BATCH_SIZE = 1000
-
+REQUEUE_BATCH_SIZE = 100  # claims that one call requeues: the server does nothing else meanwhile
+REVOKED_BATCH_SIZE = 1000  # ids of revoked tasks that one call looks up
 #: Time between two comparisons of a worker's claims with those that the server has of it. Reports
 #: are remembered for as long, to be repeated to a replica that takes the server's place: more than
 #: a replica lags behind.
@@ -55,139 +40,83 @@ CLAIM_CHECK_SECONDS = 10.0
 
 #: Time without a claim call after which the lease of the claims is renewed by a call of its own.
 LEASE_SILENCE_SECONDS = 1.0
-
 #: Longest time between two heartbeats. The limits and the number of workers that a heartbeat
 #: brings are those that an outage is decided with.
 MAX_HEARTBEAT_SECONDS = 10.0
-
 #: Definitions that one heartbeat brings at most, weights included. If the server has more, the
 #: heartbeat brings those of the names in the code.
 HEARTBEAT_DEFINITION_COUNT = 1000
-
-#: How long a worker counts as a consumer of its queues after the heartbeat that named them.
-CONSUMER_LEASES = 10
-
-#: How long a worker must see a queue without a consumer before it gives the queue up.
-UNCONSUMED_LEASES = 2
-
-#: How long the server remembers a queue without a consumer.
-UNCONSUMED_QUEUE_SECONDS = 86_400.0
-
+CONSUMER_LEASES = 10  # how long a worker counts as a consumer of the queues in its heartbeat
+UNCONSUMED_LEASES = 2  # how long a worker must see a queue without a consumer to give it up
+UNCONSUMED_QUEUE_SECONDS = 86_400.0  # how long the server remembers a queue without a consumer
 #: Time until a worker announces where it keeps its limits, to others that may have started with it
 #: and do not listen yet.
 ANNOUNCEMENT_DELAY_SECONDS = 3.0
 
 # The rules file.
 
-#: Time between two looks at the file. New content counts when two looks have found it.
-RULES_POLL_SECONDS = 5.0
-
-#: How long the report of a worker about its file counts.
-RULES_REPORT_SECONDS = 60.0
+RULES_POLL_SECONDS = 5.0  # between two looks; new content counts when two looks have found it
+RULES_REPORT_SECONDS = 60.0  # how long the report of a worker about its file counts
 
 # The gate.
 
-#: How long requests that come fast, but one by one, are gathered for one call.
-GATHER_SECONDS = 0.004
-
-#: Requests that one call takes units for at most, beside the one that has a process.
-QUOTA_BATCH_SIZE = 7
-
-#: Requirements of which the gate remembers units, and that they were refused.
-QUOTA_CACHE_SIZE = 1024
-
-#: Requirements of which the demand is counted; beyond, all are counted anew.
-DEMAND_CACHE_SIZE = 4096
-
+GATHER_SECONDS = 0.004  # how long requests that come fast, one by one, are gathered for one call
+QUOTA_BATCH_SIZE = 7  # requests that one call takes units for, beside the one that has a process
+QUOTA_CACHE_SIZE = 1024  # requirements with remembered units, or a remembered refusal
+DEMAND_CACHE_SIZE = 4096  # requirements with counted demand; beyond, all are counted anew
 #: Requests decided, and tasks parked, in one round trip of `DecisionBatch`; the bytes of their
 #: messages from which on no other is added; and the time until the next round: the ends of tasks
 #: are noted in between.
 DECISION_BATCH_SIZE = 8
 DECISION_BATCH_BYTES = 1_000_000
 NEXT_ROUND_SECONDS = 0.0001
-
-#: Time to a start that is waited in place: a timer would take longer.
-WAIT_IN_PLACE_SECONDS = 0.0003
-
-#: Time until a request comes to the gate again for which the server replied an error.
-RETRY_SECONDS = 1.0
+WAIT_IN_PLACE_SECONDS = 0.0003  # to a start that is waited in place: a timer would take longer
+RETRY_SECONDS = 1.0  # until a request comes again for which the server replied an error
 
 # Tasks that wait.
 
 #: A task that is expected to wait for less is not shown as waiting in the result backend: another
 #: worker may store its result meanwhile.
 MIN_SHOWN_WAIT_SECONDS = 0.1
-
-#: How long a parked message is recognised when the broker delivers it again.
-REDELIVERY_MEMORY_SECONDS = 86_400
-
-#: Time after which an acknowledgement has certainly been sent.
-ACKNOWLEDGED_AFTER_SECONDS = 2.0
-
-#: A task that waits at the broker comes this long before its start.
-BROKER_WAIT_EARLY_SECONDS = BOOKING_HORIZON_SECONDS / 2
-
+REDELIVERY_MEMORY_SECONDS = 86_400  # how long the server recognises a redelivered message
+ACKNOWLEDGED_AFTER_SECONDS = 2.0  # after which an acknowledgement has certainly been sent
+BROKER_WAIT_EARLY_SECONDS = BOOKING_HORIZON_SECONDS / 2  # how early it comes from the broker
 #: Tasks that wait in the worker without a prefetch slot. Those beyond keep their slots, so that no
 #: more messages come in.
 MAX_FREED_PREFETCH_SLOTS = 10_000
-
-#: Shortest wait for which a message is sent back to the broker.
-MIN_REPUBLISH_SECONDS = 2.0
-
+MIN_REPUBLISH_SECONDS = 2.0  # shortest wait for which a message is sent back to the broker
 #: Delay after which the broker delivers a task again that waits for the end of an outage.
 OUTAGE_REPUBLISH_SECONDS = 5.0
-
 #: Delayed tasks brought to the gate in one round of the worker's loop, and the time until the next.
 DELAYED_ROUND_SIZE = 8
 DELAYED_ROUND_SECONDS = 0.001
-
 #: Consumers of one queue of which messages may still come, the active one included.
 PREFETCH_CONSUMER_COUNT = 3
-
 #: How long RabbitMQ waits for an acknowledgement if ``consumer_timeout`` is not set.
 RABBITMQ_CONSUMER_TIMEOUT_SECONDS = 1800.0
-
 #: How long kombu's transports wait for one if ``visibility_timeout`` is not set.
 VISIBILITY_TIMEOUT_SECONDS = 3600.0
 
 # The pool.
 
-#: Time between two looks at a pool that reports the ends of tasks with limits only.
-POOL_CHECK_SECONDS = 0.004
-
+POOL_CHECK_SECONDS = 0.004  # between two looks at a pool that reports ends of some tasks only
 #: How long a free process of a stopping prefork pool has to begin the task in its pipe. It takes
 #: less than a millisecond, unless the machine is busy.
 PIPE_BEGIN_SECONDS = 5.0
-
-#: Time between two looks for processes that have died meanwhile.
-PIPE_CHECK_SECONDS = 0.1
+PIPE_CHECK_SECONDS = 0.1  # between two looks for processes that have died meanwhile
 
 # Slow and lost servers.
 
-#: A call that takes longer than this is slow: as much time then belongs to all other work.
-SLOW_CALL_SECONDS = 0.010
-
+SLOW_CALL_SECONDS = 0.010  # a longer call is slow: as much time then belongs to all other work
 #: Longest rest after a slow call. A call that takes longer has no reply yet, unless the process
 #: stood still.
 MAX_REST_SECONDS = 5.0
-
-#: Time between two attempts to reach a lost server: at first, and where it is lost often.
-RECONNECT_SECONDS = 0.5
-MAX_RECONNECT_SECONDS = 2.0
-
-#: Time after which a server that was lost counts as steady again.
-STEADY_SECONDS = 30.0
-
+RECONNECT_SECONDS = 0.5  # between two attempts to reach a lost server
 #: Time after an outage, or after this worker stood still, in which no worker is taken for dead: one
 #: that lives may not have had the chance to renew its lease.
 RECLAIM_GRACE_SECONDS = 5.0
-
-#: Time between two attempts to take a slot during an outage.
-OUTAGE_SLOT_RETRY_US = 100_000
-
-#: Time between two tasks that wait until this worker begins to decide by itself.
-OUTAGE_SPACING_US = 100
-
+OUTAGE_SLOT_RETRY_US = 100_000  # between two attempts to take a slot during an outage
+OUTAGE_SPACING_US = 100  # between two tasks that wait until this worker begins to decide by itself
 #: Limits and keys whose shares are kept during an outage; beyond, all begin anew, empty.
 OUTAGE_SHARE_COUNT = 10_000
 
@@ -198,19 +127,12 @@ OUTAGE_SHARE_COUNT = 10_000
 OUTCOME_REPORT_SECONDS = 0.05
 OUTCOME_BATCH_SIZE = 500
 OUTCOME_RETRY_SECONDS = 1.0
-
-#: Time between two log lines on errors of one kind.
-ERROR_LOG_SECONDS = 60.0
-
+ERROR_LOG_SECONDS = 60.0  # between two log lines on errors of one kind
 #: Time between two reports of quarantined tasks, and the queues with task names that one lists.
 QUARANTINE_REPORT_SECONDS = 60.0
 QUARANTINE_REPORT_COUNT = 10
-
 #: Time between two reports of waiting tasks by any worker, and of the same numbers; and the number
 #: of changes of limits that a worker logs after one heartbeat.
 STATUS_REPORT_SECONDS = 60.0
 SAME_REPORT_SECONDS = 3600.0
 LOGGED_CHANGES = 50
-
-#: Time between two reports of one queue without a consumer, by whichever worker.
-UNCONSUMED_REPORT_SECONDS = 60.0

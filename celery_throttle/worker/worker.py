@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.messages.routing import Routing
-from celery_throttle.worker.admission.gate import attach_gates
+from celery_throttle.worker.admission.gate import Gate, attach_gates
 from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
+from celery_throttle.worker.health.split_limits import SplitLimits
 from celery_throttle.worker.hooks import internals
-from celery_throttle.worker.hooks.pool_shutdown import confirm_before_flush
+from celery_throttle.worker.hooks.announcements import defer_receipts
+from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
-from celery_throttle.worker.hooks.task_events import defer_receipts
 from celery_throttle.worker.hooks.timers import make_timers
-from celery_throttle.worker.membership.split_limits import SplitLimits
 from celery_throttle.worker.request import install
 from celery_throttle.worker.shard import HOME, Shard
-
-
-class ShardMap(Protocol):
-    """Which limits belong to which shard."""
-
-    @property
-    def shards(self) -> Mapping[str, AppLimits]:
-        """The limits of each shard, by the name of the shard. One is named ``"home"``."""
-
-    def find(self, limits: Iterable[str]) -> str:
-        """Return the name of the shard that has the limits with these names."""
-
-
-class OneShard:
-    """The map of an app whose limits are all in the home shard."""
-
-    def __init__(self, throttle: AppLimits) -> None:
-        self.shards = {HOME: throttle}
-
-    def find(self, _limits: Iterable[str]) -> str:
-        """See :class:`ShardMap`."""
-        return HOME
 
 
 class ThrottleWorker:
@@ -53,32 +30,29 @@ class ThrottleWorker:
 
     Args:
         consumer: Celery's consumer.
-        shard_map: which limits belong to which shard.
+        shards: the limits of each shard, by the name of the shard. One is named ``"home"``.
+        find: returns the name of the shard that has the limits with some names.
     """
 
-    def __init__(self, consumer: Any, shard_map: ShardMap) -> None:
+    def __init__(
+        self,
+        consumer: Any,
+        shards: Mapping[str, AppLimits],
+        find: Callable[[Iterable[str]], str] = lambda _: HOME,
+    ) -> None:
         self.consumer = consumer
         self.name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self.timers = make_timers(consumer)
         self._throttle: AppLimits = consumer.app.throttle
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
-        self._shard_map = shard_map
+        self._find_name = find
         self._shards = {
-            name: Shard(
-                name,
-                throttle,
-                consumer=consumer,
-                worker=self.name,
-                timers=self.timers,
-                routing=self._routing,
-            )
-            for name, throttle in shard_map.shards.items()
+            name: Shard(throttle, consumer, self.name, self.timers)
+            for name, throttle in shards.items()
         }
         self._home = self._shards[HOME]
-        self._split_limits = SplitLimits(
-            consumer, self._home.throttle, self.name, self._home.queues
-        )
+        self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
@@ -89,22 +63,20 @@ class ThrottleWorker:
         """Start, or continue over a new connection to the broker."""
         internals.log_broken(self.consumer)
         confirm_before_flush(self.consumer)
+        shards = self._shards.values()
         connection = self._connection = BrokerConnection(
-            self.consumer, self.timers, [*self._shards.values()], self.shard_of
+            self.consumer, self.timers, [shard.claims for shard in shards], self.gate_for
         )
-        attach_gates(self.consumer.app, connection.gates, connection.gate_for)
-        for shard in self._shards.values():
+        for shard in shards:
+            shard.connect(connection)
+        attach_gates(self.consumer.app, [shard.gate for shard in shards], self.gate_for)
+        for shard in shards:
             shard.start()
         self._split_limits.begin()
         if self.consumer.hub is None:
-            self.attach_to_loop()
-        connection.open()
-
-    def attach_to_loop(self) -> None:
-        """Attach to the event loop, which was reset if the connection was lost."""
-        self.timers.attach()
-        if self._connection is not None:
-            self._connection.listen()
+            self.timers.attach()
+        for shard in shards:
+            shard.open(connection)
 
     def stop(self, *, for_good: bool) -> None:
         """Requeue the tasks that were not started. Running tasks keep their leases.
@@ -113,7 +85,10 @@ class ThrottleWorker:
         """
         if self._connection is None:
             return
-        self._connection.close()
+        self._connection.scheduler.stop()
+        for shard in self._shards.values():
+            shard.close()
+        self._connection.republisher.close()
         if for_good:
             for shard in self._shards.values():
                 shard.stop()
@@ -126,27 +101,23 @@ class ThrottleWorker:
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows: the home shard, then any others by name."""
-        connection = self._connection
-        shown = {
-            name: {**shard.stats(), **({} if connection is None else connection.stats(shard))}
-            for name, shard in self._shards.items()
-        }
+        shown = {name: shard.stats() for name, shard in self._shards.items()}
         home = shown.pop(HOME)
         return {**home, **({"shards": shown} if shown else {})}
 
-    def shard_of(self, request: Any) -> Shard:
-        """Return the shard that decides about a request: that of its limits.
+    def gate_for(self, request: Any) -> Gate:
+        """Return the gate that decides about a request: that of the shard of its limits.
 
         A claimed task belongs to the shard of its claim, and a task without limits to the home
         shard. The shard is found once for each request.
         """
         if len(self._shards) == 1:
-            return self._home
+            return self._home.gate
         task = request.throttle_state
         if task.shard is None:
             task.shard = self._find_shard(request)
-        found: Shard = task.shard
-        return found
+        gate: Gate = task.shard.gate
+        return gate
 
     def _find_shard(self, request: Any) -> Shard:
         claim = request.throttle_state.claim
@@ -156,7 +127,4 @@ class ThrottleWorker:
             limits = limits_of(self._throttle, request)
         except ThrottleError:  # the gate of the home shard fails the task
             return self._home
-        return self._home if limits is None else self._shards[self._shard_map.find(limits.names)]
-
-    def _routing(self) -> Routing | None:
-        return None if self._connection is None else self._connection.routing
+        return self._home if limits is None else self._shards[self._find_name(limits.names)]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from celery_throttle.limiter.backend import Plans
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from celery_throttle.algorithms.local import LocalReservation, LocalTake
-from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.algorithms.memory import LocalReservation, LocalTake, MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US, Slots
+from celery_throttle.limiter.backend import Plans
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.feedback import Feedback
@@ -23,7 +23,6 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.server import Plans
 from celery_throttle.testing import ManualClock
 from tests.algorithms.limits import SECOND
 from tests.algorithms.traces import Step

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import FrozenInstanceError
 
 import pytest
 
 from celery_throttle.algorithms.definition import STATE_CLASSES
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.algorithms.meters import BusyPeriod, Gcra, LeakyBucket, LeakyQueue, TokenBucket
-from celery_throttle.algorithms.sliding_log import LogEntry, SlidingLog
+from celery_throttle.algorithms.meters import BusyPeriod, LeakyQueue, Meter
 from celery_throttle.algorithms.slots import LEASE_US, SlotLease, Slots
 from celery_throttle.algorithms.state import State
-from celery_throttle.algorithms.windows import FixedWindow, SlidingWindow
+from celery_throttle.algorithms.windows import FixedWindow, LogEntry, SlidingLog, SlidingWindow
 from celery_throttle.errors import CostError, LimitError, UnknownLimitError
 from celery_throttle.limits import duration
 from celery_throttle.limits.cost import MILLION
@@ -22,7 +20,7 @@ from celery_throttle.limits.grammar import ADAPTIVE, CLAUSES, CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 from celery_throttle.store import definitions
-from celery_throttle.store.script import source_of
+from celery_throttle.store.script import library
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -71,17 +69,15 @@ def refused(burst: int, remaining: int, *, wait: float, reset: float, by: str) -
 
 
 def test_lua_and_python_share_their_constants() -> None:
-    arithmetic, tags = source_of("arithmetic"), source_of("tags")
+    constants = library().constants
     for name, value in (
         ("FARTHEST", MAX_BOOKING_US),
         ("MILLION", MILLION),
         ("MAX_EXACT", duration.MAX_EXACT),
     ):
-        assert re.findall(rf"^local {name} = (\d+)$", arithmetic, re.MULTILINE) == [str(value)]
-    in_lua = dict[str, int]()
-    for names, numbers in re.findall(r"^local ([A-Z_, ]+) = ([\d, ]+)$", tags, re.MULTILINE):
-        in_lua |= zip(names.split(", "), map(int, numbers.split(", ")), strict=True)
-    in_lua["CONCURRENCY"] = in_lua.pop("SLOTS")
+        assert constants[name] == str(value)
+    names = [name.upper().replace("-", "_") for name in definitions.TAGS]
+    in_lua = {name: int(constants[name.replace("CONCURRENCY", "SLOTS")]) for name in names}
     in_python = {name.upper().replace("-", "_"): tag for name, tag in definitions.TAGS.items()}
     assert in_lua == in_python
     assert [name for name, tag in definitions.TAGS.items() if tag <= 4] == list(METERS)
@@ -125,14 +121,14 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("3/s burst 3", Gcra(7, START, 1_000_000, 3, BUSY, 2_000_000)),
+        ("3/s burst 3", Meter(7, START, 1_000_000, 3, BUSY, 2_000_000)),
         (
             "3/s burst 3 using token-bucket",
-            TokenBucket(7, START, 1_000_000, 3, BUSY, 2_000_000),
+            Meter(7, START, 1_000_000, 3, BUSY, 2_000_000),
         ),
         (
             "3/s burst 3 using leaky-bucket",
-            LeakyBucket(7, START, 1_000_000, 3, BUSY, 2_000_000),
+            Meter(7, START, 1_000_000, 3, BUSY, 2_000_000),
         ),
         (
             "3/s burst 3 using leaky-queue",
@@ -140,7 +136,7 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
         ),
     ],
 )
-def test_what_drains(text: str, state: Gcra | TokenBucket | LeakyBucket) -> None:
+def test_what_drains(text: str, state: Meter) -> None:
     limit = Limit.parse(text)
     taken = taken_once(limit, 2, START)
     assert taken == state

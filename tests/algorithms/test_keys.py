@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.algorithms.local import LocalReservation
-from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.algorithms.memory import LocalReservation, MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
 from celery_throttle.errors import LimitValueError
+from celery_throttle.limiter.backend import Plans
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.grammar import CONCURRENCY
@@ -22,7 +22,6 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import LEASE_US
+from celery_throttle.limiter.backend import Plans
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import MAX_EXACT
@@ -19,7 +20,6 @@ from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.operations.server import Plans
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import pack_command
 from celery_throttle.testing import ManualClock

@@ -92,7 +92,7 @@ def signatures(count: int, last: int | None) -> Iterator[Any]:
 def main(name: str, count: int = 0, last: int | None = None) -> None:
     """Send them."""
     if name == "--bar":
-        job = throttle.fan_out([rare.s(n) for n in range(count)], "nightly[/2026]", bar=True)
+        job = throttle.fan_out([rare.s(n) for n in range(count)], "nightly[/2026]")
         threading.Timer(1.0, job.cancel).start()
         job.watch()
     elif name == "--priorities":

@@ -1,4 +1,4 @@
-"""The command ``metrics``, as a process that Prometheus scrapes."""
+"""The command ``metrics``, as a process that Prometheus scrapes; the address of a page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from celery_throttle.cli.serve import http_url
 from tests.cli.conftest import fill
 from tests.cli.serving import serving_process
 from tests.cli.test_entries import CELERY, COMMAND, run
@@ -77,3 +78,8 @@ def test_the_extra_is_missing(redis_url: str) -> None:
     error = run(sys.executable, "-c", code, "--url", redis_url, "metrics", code=1)
     assert error.endswith('pip install "celery-global-throttle[metrics]"\n')
     assert error.count("\n") == 1
+
+
+def test_the_address_of_a_page() -> None:
+    assert http_url("127.0.0.1", 9808, "/metrics") == "http://127.0.0.1:9808/metrics"
+    assert http_url("::1", 5556, "/") == "http://[::1]:5556/"

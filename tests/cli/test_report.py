@@ -30,4 +30,4 @@ def test_a_plot(shell: Shell, tmp_path: Path) -> None:
     shell.run("report", "day", "--plot", str(tmp_path / "day.svg"))
     assert "granted" in (tmp_path / "day.svg").read_text()
     error = shell.run("report", "day", "--plot", str(tmp_path / "day.txt"), code=2)
-    assert "allowed: a file name that ends with .svg, .png or .pdf" in error
+    assert "allowed: a name that ends in .svg, .png, .pdf" in error

@@ -1,4 +1,4 @@
-"""Numbers, times and previews in words."""
+"""Times, previews and charts in characters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_throttle.cli.shared import text
-from celery_throttle.cli.shared.preview import preview_text
+from celery_throttle.cli.shared import charts, text
+from celery_throttle.cli.shared.text import preview_text
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.values import Preview
 
@@ -28,11 +28,11 @@ def test_sparklines(monkeypatch: pytest.MonkeyPatch) -> None:
     class Ascii:
         encoding = "ascii"
 
-    assert len(text.sparkline([0, 1, 2, 4])) == 4
-    assert text.sparkline([]) == ""
+    assert len(charts.sparkline([0, 1, 2, 4])) == 4
+    assert charts.sparkline([]) == ""
     monkeypatch.setattr("sys.stdout", Ascii())
-    assert text.sparkline([0, 4, 8]) == "_=#"
-    assert text.sparkline([0, 0]) == "__"
+    assert charts.sparkline([0, 4, 8]) == "_=#"
+    assert charts.sparkline([0, 0]) == "__"
 
 
 def test_previews() -> None:

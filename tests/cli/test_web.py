@@ -64,7 +64,7 @@ def test_actions(app: Any) -> None:
 
 def test_unknown_actions(redis_url: str) -> None:
     error = run(COMMAND, "--url", redis_url, "web", "--actions", "pause,stop", code=2)
-    assert "'stop' is unknown; allowed: all, or a list of pause, resume" in error
+    assert "action 'stop' is unknown; allowed: a list of pause, resume" in error
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

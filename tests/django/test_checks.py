@@ -52,7 +52,7 @@ def test_each_mistake_is_an_error(check: Check) -> None:
     found = check(
         "CELERY_THROTTLE_LIMITS = {'stripe': '20/eon', 'post': '2/s'}\n"
         "CELERY_THROTTLE_LEAS = 30\n"
-        "CELERY_TROTTLE_WORKERS = 3"
+        "CELERY_TROTTLE_OUTAGE_WORKERS = 3"
     )
     assert [name for name, _, _ in found] == ["celery_throttle.E002"] * 3 + ["celery_throttle.W001"]
     lease, stripe, mail, workers = (text for _, text, _ in found)

@@ -75,7 +75,7 @@ def test_the_units() -> None:
     assert {*rows} == {*duration.UNITS}
     for symbol, row in rows.items():
         spellings = re.findall(r"`(\w+)`", " ".join(row[:2]))
-        assert {*spellings} == {s for s, one in rate._SPELLINGS.items() if one == symbol}
+        assert {*spellings} == {s for s, one in duration.SPELLINGS.items() if one == symbol}
 
 
 def test_the_ranges() -> None:

@@ -43,14 +43,14 @@ def told(policies: Policies, decision: Decision) -> dict[str, str]:
     ],
 )
 def test_policies(written: LimitsLike, text: str) -> None:
-    policies = Policies.of(parse_definitions({"api": written}))
+    policies = Policies(parse_definitions({"api": written}))
     assert policies.text == text
     assert FIELD.fullmatch(text)
 
 
 def test_which_of_several_allowed_is_told_only_if_it_is_known() -> None:
     limits = {"a": "1/s burst 5", "b": "1/s burst 7", "c": ["1/s burst 7", "1/m burst 9"]}
-    policies = Policies.of(parse_definitions(limits))
+    policies = Policies(parse_definitions(limits))
     assert told(policies, allowed(5, 3, 1.2))["RateLimit"] == '"a";r=3;t=2'
     assert told(policies, allowed(9, 3))["RateLimit"] == '"c";r=3;t=0'
     assert "RateLimit" not in told(policies, allowed(7, 3))
@@ -71,12 +71,12 @@ def test_which_of_several_allowed_is_told_only_if_it_is_known() -> None:
     ],
 )
 def test_when_there_is_more(limit: str, decision: Decision, seconds: int) -> None:
-    fields = told(Policies.of(parse_definitions({"a": limit})), decision)
+    fields = told(Policies(parse_definitions({"a": limit})), decision)
     assert fields["RateLimit"] == f'"a";r={decision.remaining};t={seconds}'
 
 
 def test_no_client_is_told_to_come_before_it_can_pass() -> None:
-    policies = Policies.of(parse_definitions({"a": "1/s burst 5"}))
+    policies = Policies(parse_definitions({"a": "1/s burst 5"}))
     paused = Decision(False, 5, 5, 29.1, 0.0, "a")  # noqa: FBT003
     assert told(policies, paused)["RateLimit"] == '"a";r=5;t=30'
     assert told(policies, paused)["X-RateLimit-Reset"] == "30"

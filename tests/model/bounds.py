@@ -2,8 +2,8 @@
 
 No state is kept as the scripts keep it: each bound is a sum over a window. Changes of a definition
 divide the history of a name and key into eras; see ``current`` of
-``celery_throttle/algorithms/local.py`` for what goes over from one to the next. Meters and logs are
-enough here: ``tests/algorithms`` holds every algorithm to its own bounds.
+``celery_throttle/algorithms/definition.py`` for what goes over from one to the next. Meters and
+logs are enough here: ``tests/algorithms`` holds every algorithm to its own bounds.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Waiting:
 
     Attributes:
         number: counts those that joined any line.
-        units: its time as scores have it, see ``task_score.lua``.
+        units: its time as scores have it, see ``line_data.lua``.
         returned: whether it came back to its line.
     """
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.errors import CostError, UnknownLimitError
-from celery_throttle.limiter.limiter import Limiter
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import Limiter, apply_rules
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef

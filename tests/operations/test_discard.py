@@ -73,11 +73,6 @@ def test_all_is_right_after_each_step(lines: Protocol, most: int) -> None:
     )
 
 
-def test_it_counts_only(lines: Protocol) -> None:
-    assert step(lines, 0) == (0, len(lines.waiting()) - 20)
-    lines.check()
-
-
 def test_there_is_room_again(lines: Protocol) -> None:
     parked = [lines.park(str(number), ["few"]).outcome for number in range(12)]
     assert parked == ["parked"] * 10 + ["full"] * 2

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle import LimitValueError, UnknownLimitError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.store.script import Call, script
@@ -28,7 +28,7 @@ LIMITS = {
     "slow": "1/h",
 }
 
-#: How a score in a waiting list goes on after its rank, see ``fair_queue.lua``.
+#: How a score in a waiting list goes on after its rank, see ``waiting_lists.lua``.
 PASS, STRIDE = 2**17, 110880
 
 

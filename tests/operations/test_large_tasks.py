@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery.utils.collections import LimitedSet
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.lines import Claimant, WithdrawPlans, discard
-from celery_throttle.store.script import Call, script
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.operations.lines import Claimant, WithdrawPlans, discard, scan_call
+from celery_throttle.store.script import Call
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from tests.protocol import SECOND, Protocol, make_protocols
 
@@ -132,9 +133,9 @@ def test_claims_that_are_requeued(lines: Protocol, which: str) -> None:
 
 def test_quarantined_tasks_that_are_listed(lines: Protocol) -> None:
     quarantine_all(lines)
-    names = [lines.keys.quarantine]
-    replies = scan(lines, lambda cursor: Call(script("list_quarantined"), names, [cursor]))
-    pages = [[task.decode() for task, *_ in rows] for _, rows in replies]
+    key = lines.keys.quarantine
+    replies = scan(lines, lambda cursor: scan_call(key, "quarantine", cursor))
+    pages = [[task.decode() for task, *_ in rows] for _, *rows in replies]
     assert sorted(task for page in pages for task in page) == IDS
     assert max(map(len, pages)) <= PER_SCAN
     lines.recall(*IDS)
@@ -160,10 +161,10 @@ def test_quarantined_tasks_that_are_discarded(lines: Protocol) -> None:
 
 
 def test_messages_that_are_searched_for_stamps(lines: Protocol) -> None:
-    names = [lines.keys.queue("q").messages]
-    replies = scan(lines, lambda cursor: Call(script("scan_messages"), names, [cursor]))
-    assert max(len(rows) for _, rows in replies) <= PER_SCAN
-    assert sorted(task.decode() for _, rows in replies for task, _ in rows) == IDS
+    key = lines.keys.queue("q").messages
+    replies = scan(lines, lambda cursor: scan_call(key, "messages", cursor))
+    assert max(len(rows) for _, *rows in replies) <= PER_SCAN
+    assert sorted(task.decode() for _, *rows in replies for task, _ in rows) == IDS
 
 
 def test_tasks_that_are_listed(lines: Protocol) -> None:
@@ -218,6 +219,12 @@ def test_a_worker_withdraws_all_revoked_tasks(
 ) -> None:
     monkeypatch.setattr("celery.worker.state.revoked", LimitedSet(data=IDS))
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
-    revoked = RevokedTasks(claims, 30.0, lambda: list(lines.keys.queue("q")), threading.Lock())
+    call: Any = SimpleNamespace(
+        claims=claims,
+        lease=30.0,
+        queue_keys=lambda: list(lines.keys.queue("q")),
+        lock=threading.Lock(),
+    )
+    revoked = RevokedTasks(call)
     assert len(revoked.withdraw()) == COUNT
     assert lines.waiting() == []

@@ -400,7 +400,7 @@ class Seen:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases of ten seconds are renewed every ten milliseconds."""
     monkeypatch.setattr(lease_renewer, "RENEWALS_PER_LEASE", 1000)
-    monkeypatch.setattr(lease_renewer, "LINGER_SECONDS", 0.001)
+    monkeypatch.setattr(lease_renewer, "CHECK_SECONDS", 0.001)
 
 
 def renewing(limiter: Limiter) -> threading.Thread:
@@ -410,7 +410,6 @@ def renewing(limiter: Limiter) -> threading.Thread:
 
 
 def test_a_shorter_lease_after_a_longer_one_is_renewed_in_time(redis_url: str) -> None:
-    """The thread waits for a slot that has been released meanwhile."""
     limiter = Limiter(redis_url, LIMITS)
     with limiter["two"].slot(lease=3600):
         pass
@@ -427,7 +426,6 @@ def test_a_shorter_lease_after_a_longer_one_is_renewed_in_time(redis_url: str) -
 
 @pytest.mark.usefixtures("hasty")
 def test_a_slot_that_is_held_later_is_renewed_as_soon(redis_url: str) -> None:
-    """A shorter lease is not renewed too late because the thread waits for a longer one."""
     limiter = Limiter(redis_url, LIMITS)
     with limiter["two"].slot(lease=3600), limiter["one"].slot(lease=10):
         until = time.monotonic() + 10

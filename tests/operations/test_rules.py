@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from celery_throttle import Limiter
 from celery_throttle.errors import RulesError
-from celery_throttle.limiter.rules import aapply_rules, apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
@@ -83,14 +82,6 @@ def test_rules_in_memory(limiter: Limiter) -> None:
     assert used_up(memory, "a", "x") == 5
     memory["a"].undefine()
     assert memory.peek(["a"]).burst == 6
-
-
-def test_rules_for_asyncio(limiter: Limiter) -> None:
-    async def apply() -> bool:
-        return await aapply_rules(limiter, rules(a="2/s"), "f")
-
-    assert asyncio.run(apply())
-    assert texts_in_force(limiter, "a") == ["2/s"]
 
 
 def test_units_in_use_stay_in_use(limiter: Limiter) -> None:
@@ -284,7 +275,7 @@ class Both:
                 assert client.zscore(keys.own_keys(ref.name), ref.key) is not None
 
     def weight(self, client: Any, ref: LimitRef) -> int | None:
-        """The weight in force, as `weights.lua` reads it."""
+        """The weight in force, as `records.lua` reads it."""
         found = client.hget(self.limiter.keys.limits, f"weight {self.limiter.keys.field(ref)}")
         own, ends, rules = map(int, (found or b"0 0 0").split())
         is_set = own and not 0 < ends <= self.clock.now

@@ -354,7 +354,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
 
     def use(traffic: Traffic) -> None:
         protocol = traffic.protocol
-        keys, batch = protocol.keys, EnlistBatch(protocol.keys, "job")
+        keys, batch = protocol.keys, EnlistBatch(protocol.keys, "job", None, 1.0, closed=True)
         first = len(traffic.about)
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]
@@ -364,7 +364,7 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
             batch.add(
                 LineEntry(line, str(number), 3 - number // 2 % 2, 0, b"message", requirement.costs)
             )
-        call = batch.call(max_waiting=None, keep=1.0, closed=True)
+        call = batch.call()
         call = type(call)(call.script, call.keys, [protocol.now, *call.args[1:]])
         try:
             reply = EnlistReply.read(protocol.store.run(call))

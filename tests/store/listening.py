@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,21 +20,23 @@ PING = Call(script("read_definitions"), [Keys().limits], ["", "tests"])
 
 
 class Listener:
-    """Listens as a worker without an event loop does."""
+    """Counts the wake-ups of a worker: a message each, and each subscription."""
 
     def __init__(self, store: Store) -> None:
-        self._heard = threading.Event()
-        self.wakeup = WakeupListener(store, CHANNEL, None, self._heard.set)
-        self.wakeup.listen()
+        self._count = 0
+        self.wakeup = WakeupListener(store, CHANNEL, self._wake_up)
+        self.wakeup.start()
+
+    def _wake_up(self) -> None:
+        self._count += 1
 
     def hears(self, client: redis.Redis) -> None:
-        """Return the published messages; it may have to subscribe again first."""
-        self._heard.clear()
+        """Return when a published message has arrived; it may have to subscribe first."""
+        before = self._count
 
         def heard() -> bool:
-            self.wakeup.listen()
             client.publish(CHANNEL, "")
-            return self._heard.wait(0.1)
+            return self._count >= before + 2
 
         wait_until(heard, "a listener that is woken")
 

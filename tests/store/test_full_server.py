@@ -14,32 +14,31 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError, StoreUnavailableError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.observe.details import read_details
 from celery_throttle.observe.metrics.figures import read_figures
-from celery_throttle.observe.report.records import record_totals
-from celery_throttle.observe.report.report import read_report
-from celery_throttle.observe.status.definitions import limits_below
+from celery_throttle.observe.report import read_report
+from celery_throttle.observe.status.definitions import limits_below, preview_pause
 from celery_throttle.observe.status.fan_outs import read_fan_outs
 from celery_throttle.observe.status.fleet import (
     find_stranded,
     is_consumed,
     is_live,
     note_ungated,
+    read_rules_status,
     read_workers,
 )
-from celery_throttle.observe.status.preview import preview_pause
-from celery_throttle.observe.status.rules import read_rules_status
+from celery_throttle.observe.status.limits import read_details
+from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import begin_once, is_stored
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.define import recheck_waiters, register_missing
 from celery_throttle.operations.fan_outs import outcomes_call
-from celery_throttle.operations.lines import ConsumedQueues, count_waiting, discard
+from celery_throttle.operations.lines import discard, scan_call
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.operations.waiting import (
     WaitingTask,
@@ -286,7 +285,7 @@ def take_from_lines(tour: Tour) -> None:
     first, second, *others = tour.claim("w", 9)
     tour.store.run(quarantine_call(keys, "w", first, "2 gone"))
     tour.store.run(quarantine_call(keys, "w", second, "2 gone"))
-    (cursor, rows) = tour.run("list_quarantined", [keys.quarantine], "0")
+    cursor, *rows = tour.store.run(scan_call(keys.quarantine, "quarantine", "0"))
     assert (cursor, len(rows)) == (b"0", 2)
     quarantined = [row[0] for row in rows]
     tour.run("recall_quarantined", [keys.quarantine, keys.totals()], "", *quarantined)
@@ -294,12 +293,10 @@ def take_from_lines(tour: Tour) -> None:
     tour.claim("w", 0, settled=others, releases=released)
     waiting = sorted(task.decode() for task in client.hkeys(messages))
     assert len(waiting) == 6
-    tour.run("scan_messages", [messages], "0")
+    tour.store.run(scan_call(messages, "messages", "0"))
     assert len(tour.withdraw("w", *waiting)) == 6
     assert tour.store.run(requeue_call(keys, "w", "own", 100, range(tour.token + 1))) == 0
     assert client.hlen(messages) == 6
-    consumed = ConsumedQueues(keys.consumed_queues, 0.0)
-    tour.see(count_waiting(keys, tour.queue, consumed, 1.0))
     assert tour.see(discard(keys, tour.queue)) == 6
 
 

@@ -31,12 +31,12 @@ def test_writers_are_scripts() -> None:
 #: Members of `Keys` that name no key.
 _NO_NAMES = (
     *("prefix", "field", "field_ref", "fan_out_name", "fan_out_number"),
-    "shared_by_keys",
+    *("definitions", "shared_by_keys"),
 )
 
 
 def names() -> Iterator[tuple[str, Any]]:
-    """Each public property and method of `Keys` that names something, with what it returns."""
+    """Each public attribute and method of `Keys` that names something, with what it returns."""
     arguments: dict[str, list[Any]] = {
         "ref": list(REFS),
         "refs": [(), REFS],
@@ -50,7 +50,7 @@ def names() -> Iterator[tuple[str, Any]]:
     for name, member in inspect.getmembers(Keys):
         if name.startswith("_") or name in _NO_NAMES:
             continue
-        if isinstance(member, property):
+        if isinstance(member, str):
             yield name, getattr(KEYS, name)
             continue
         parameters = list(inspect.signature(getattr(KEYS, name)).parameters)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from functools import cache
 
 import pytest
 
-from celery_throttle.store.script import source_of, source_with_includes
-from tests.lua_names import include_names, resolve, script_names
+from celery_throttle.store.script import library, script
+from tests.lua_names import Names, resolve, script_names
 
 #: What the server provides to scripts.
 GLOBALS = {
@@ -16,25 +16,23 @@ GLOBALS = {
 }
 
 
+@cache
+def names_in(name: str) -> Names:
+    return resolve(script(name).source.decode())
+
+
 @pytest.mark.parametrize("name", script_names())
 def test_each_name_is_declared_once_before_it_is_used(name: str) -> None:
-    names = resolve(source_with_includes(name))
+    names = names_in(name)
     assert names.undefined <= GLOBALS
     assert names.shadows == set()
 
 
-@pytest.mark.parametrize("name", script_names())
-def test_a_script_uses_each_file_that_it_includes(name: str) -> None:
-    source = source_with_includes(name)
-    used = resolve(source).used
-    for include in include_names():
-        declared = re.findall(
-            r"^local (?:function )?(\w+(?:, \w+)*)", source_of(include), re.MULTILINE
-        )
-        if declared and f"\n-- {include}.lua: " in f"\n{source}":
-            assert {include, *", ".join(declared).split(", ")} & used, include
+def test_each_part_of_the_library_is_used() -> None:
+    used = set().union(*(names_in(name).used for name in script_names()))
+    assert set(library().parts) <= used
 
 
 @pytest.mark.parametrize("name", script_names())
 def test_a_call_has_one_time(name: str) -> None:
-    assert source_with_includes(name).count("local now = ") <= 1
+    assert script(name).source.count(b"local now = ") <= 1

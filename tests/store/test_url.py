@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError
-from celery_throttle.store.address import Address
+from celery_throttle.store.connection import Address
 from celery_throttle.store.topology import Nodes, Sentinels
 from celery_throttle.store.url import is_store_url, read_url, safe_url
 

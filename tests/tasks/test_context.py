@@ -240,7 +240,7 @@ class Request:
     """A request as far as its headers go."""
 
     def __init__(self, header: Any) -> None:
-        self.request_dict = {"throttle_requested": header}
+        self.request_dict = {"throttle_state": {"requested": header}}
         self.message = SimpleNamespace()
         self.task = SimpleNamespace(name="shop.charge")
         self.throttle_state = TaskState(self)
@@ -300,7 +300,7 @@ def test_a_task_waits_for_the_limits_of_its_last_run_only(throttle: Throttle, jo
     for key in ("a", "b"):
         set_requested(joined, [unit("api", key=key)])
         assert joined.throttle_state.message_headers() == {
-            "throttle_requested": (unit("api", key=key),)
+            "throttle_state": {"requested": (unit("api", key=key),)}
         }
         limits = limits_of(throttle, joined)
         assert limits is not None

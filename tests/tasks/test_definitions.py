@@ -296,7 +296,6 @@ def test_several_limits_of_a_name_that_cannot_be_read(app: Celery, limits: Any) 
         "10 at once burst 2",
         "0 at once",
         "10/d using fixed-window in Mars/Base",
-        "10/d using fixed-window at 02:30 in America/New_York",
         "10/s using sliding-window parts 3",
         "10/s parts 2",
         "10/s burst 2 using sliding-log",
@@ -613,13 +612,10 @@ def test_a_worker_whose_limits_are_kept_nowhere(redis_url: str) -> None:
     assert "secret" not in log
 
 
-@pytest.mark.parametrize(
-    ("written", "limit"),
-    [("4/s", "4/s"), ("100/m", "100/m"), (4, "4/s"), (0.5, "1/2s"), ("2.5/m", "1/24s")],
-)
+@pytest.mark.parametrize("written", ["100/m", 0.5])
 @pytest.mark.parametrize("default", [False, True])
 def test_celerys_rate_limit_beside_limits(
-    app: Celery, written: str | float, limit: str, *, default: bool
+    app: Celery, written: str | float, *, default: bool
 ) -> None:
     """Its own or the app's: the warning says what to write, and shows where the task is."""
     Throttle(app, LIMITS)
@@ -631,10 +627,9 @@ def test_celerys_rate_limit_beside_limits(
     (warning,) = caught
     text = str(warning.message)
     assert f"task 'shop.charge' has limits and rate_limit={written!r}" in text
-    assert f"throttle_limits = {{..., 'charge-rate': '{limit}'}}" in text
-    assert "throttle = ['stripe', 'mail', 'charge-rate'], rate_limit = 0" in text
+    assert "write it as one more limit" in text
+    assert text.endswith("set rate_limit = 0")
     assert warning.filename == __file__
-    Throttle(Celery("as-it-says"), {**LIMITS, "charge-rate": limit})
 
 
 @pytest.mark.parametrize("rate_limit", [None, 0, "0", "wrong"])

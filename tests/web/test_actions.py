@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import Limiter
-from celery_throttle.web import create_app
-from celery_throttle.web.actions import removal as removal_actions
+from celery_throttle.web import actions, create_app
 from celery_throttle.web.security import ACTIONS
 from tests.apps.operated import make_app
 from tests.cli.conftest import fill
@@ -251,7 +250,7 @@ def test_a_long_removal_goes_on_with_another_request(
     acting: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(acting.app, 250)
-    monkeypatch.setattr(removal_actions, "REMOVAL_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "REMOVAL_SECONDS", 0.0)
     page = confirm(acting, "/limits/mail/drop", "too many")
     assert "Some tasks are left: mail: dropped 100 tasks by ann (web): too many" in page
     assert "150 tasks wait for limit mail" in page

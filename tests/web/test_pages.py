@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle import Limiter
-from celery_throttle.observe.report.records import record_totals
+from celery_throttle.observe.status.records import record_totals
 from celery_throttle.web import create_app
 from tests.cli.conftest import fill
 from tests.servers.server import wait_until

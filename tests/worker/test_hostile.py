@@ -329,8 +329,8 @@ def test_a_forged_message_that_no_pool_takes_fails_its_task(
 
 def quarantined(site: Site) -> dict[str, str]:
     """The tasks in quarantine, with their labels."""
-    source, key = script("list_quarantined").source, site.limiter.keys.quarantine
-    rows = site.redis.eval(source, 1, key, "0")[1]
+    source, key = script("scan").source, site.limiter.keys.quarantine
+    _, *rows = site.redis.eval(source, 1, key, "quarantine", "0", "", "")
     return {task_id.decode(): label.decode() for task_id, label, _ in rows}
 
 

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.operations.define import read_definitions

@@ -2,13 +2,12 @@
 
 ::
 
-    start.py               fan_out(): checks its arguments
-    publisher.py           sends the signatures, batch by batch
+    publisher.py           fan_out(): checks its arguments, and sends signatures batch by batch
     entries.py             signatures as entries of lines: ids, requirements, messages
-    tracers.py             one producer span, and the trace headers of all messages
     templates.py           messages of similar signatures, made faster from one message
     enlist.py              batches of entries as calls of enlist.lua
     handle.py              FanOut: progress, pause, cancel, results, forecast
+    unlimited.py           fan-outs while limits are disabled
     bar.py                 the progress on a terminal
 """
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
@@ -28,78 +29,56 @@ FORECAST_TIME_SHARE = 1 / 20
 
 
 @contextmanager
-def send_bar(name: str, expected: int) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while tasks are sent; ``expected`` is their number, 0 if it is unknown.
-
-    Yields a function that takes the number of tasks processed, and of those that wait.
-    """
-    with _bar() as bar:
-        row = bar.add_task(f"sending {name}", total=expected or None, text="")
-        began = time.monotonic()
-
-        def report(processed: int, waiting: int) -> None:
-            rate = processed / max(1e-3, time.monotonic() - began)
-            text = f"{processed:,} tasks, {rate:,.0f}/s, {waiting:,} wait"
-            bar.update(row, completed=processed, text=text)
-
-        yield report
-
-
-def watch(
-    name: str,
-    forecast: Callable[[], Forecast],
-    wait: Callable[[Callable[[Progress], None]], Progress],
-) -> Progress:
-    """Show a bar until a fan-out is complete.
-
-    ``wait`` waits until then, and calls a function with the progress meanwhile.
-    """
-    with _bar() as bar:
+def watch_bar(name: str, forecast: Callable[[], Forecast]) -> Iterator[Callable[[Progress], None]]:
+    """Show a bar until a fan-out is complete; yields a function that takes its progress."""
+    with _TwoLineProgress() as bar:
         row = bar.add_task(name, total=None, text="")
-        estimate = EndEstimate(name, forecast)
+        estimate = _EndEstimate(name, forecast)
 
         def show(progress: Progress) -> None:
             total = progress.sent if progress.closed or progress.cancelled else None
             text = describe(progress, estimate.seconds(progress))
             bar.update(row, completed=progress.ended, total=total, text=text)
 
-        return wait(show)
+        yield show
 
 
-class EndEstimate:
+class _EndEstimate:
     """Estimates when the tasks of a fan-out will have started, by a forecast now and then."""
 
     def __init__(self, name: str, forecast: Callable[[], Forecast]) -> None:
-        self._name = name
-        self._make_forecast = forecast
-        self._at: float | None = None
-        self._needs_workers = False
-        self._next_forecast = 0.0
+        self._forecast = partial(retry_outage, forecast, f"Fan-out {name}")
+        self._found: Forecast | None = None
+        self._found_at = self._next_at = 0.0
 
     def seconds(self, progress: Progress) -> float | None:
         """Return seconds; None if unknown, infinity if no worker takes tasks that could run."""
         if not progress.waiting:
             return None
-        now = time.monotonic()
-        if now >= self._next_forecast:
-            self._forecast(began=now)
-        if self._needs_workers and progress.rate is None:
+        began = time.monotonic()
+        found = self._found
+        if found is None or began >= self._next_at:
+            found = self._found = self._forecast()
+            self._found_at = time.monotonic()
+            pause = (self._found_at - began) / FORECAST_TIME_SHARE
+            self._next_at = self._found_at + max(FORECAST_INTERVAL_SECONDS, pause)
+        if found.limited_by == WORKERS and progress.rate is None:
             return math.inf
-        if self._at is not None:
-            return max(0.0, self._at - time.monotonic())
+        if found.seconds is not None:
+            return max(0.0, self._found_at + found.seconds - time.monotonic())
         return progress.waiting / progress.rate if progress.rate else None
-
-    def _forecast(self, began: float) -> None:
-        forecast = retry_outage(self._make_forecast, f"Fan-out {self._name}")
-        now = time.monotonic()
-        self._at = None if forecast.seconds is None else now + forecast.seconds
-        self._needs_workers = forecast.limited_by == WORKERS
-        pause = max(FORECAST_INTERVAL_SECONDS, (now - began) / FORECAST_TIME_SHARE)
-        self._next_forecast = now + pause
 
 
 class _TwoLineProgress(RichProgress):
     """A bar with a line of text below it: a terminal is too narrow for both in one line."""
+
+    def __init__(self) -> None:
+        name = TextColumn("{task.description}", markup=False)  # a user's text
+        super().__init__(
+            *(name, BarColumn(), TaskProgressColumn()),
+            console=Console(stderr=True),
+            refresh_per_second=1 / REFRESH_SECONDS,
+        )
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """Return the bar, then the text."""
@@ -108,17 +87,8 @@ class _TwoLineProgress(RichProgress):
             yield Text(task.fields["text"])
 
 
-def _bar() -> RichProgress:
-    name = TextColumn("{task.description}", markup=False)  # a user's text
-    return _TwoLineProgress(
-        *(name, BarColumn(), TaskProgressColumn()),
-        console=Console(stderr=True),
-        refresh_per_second=1 / REFRESH_SECONDS,
-    )
-
-
 def describe(progress: Progress, expected: float | None) -> str:
-    """Return the progress in words; ``expected``: see :meth:`EndEstimate.seconds`."""
+    """Return the progress in words; ``expected``: the seconds until all tasks have started."""
     parts = [f"{progress.ended:,} of {progress.sent:,}"]
     if progress.rate is not None and not progress.complete:
         parts.append(f"{progress.rate:,.1f}/s")

@@ -45,7 +45,7 @@ class EnlistReply(NamedTuple):
     """What became of a batch."""
 
     #: ``done``, or why the entry after the processed ones could not join: ``hold``, ``crowded``,
-    #: ``never`` or ``cancelled``; ``unknown``: a limit is not registered, and nothing was done.
+    #: ``never`` or ``cancelled``.
     outcome: str
     processed: int  #: the number of entries that are done with
     sent: int  #: how many of these had not been sent before
@@ -55,23 +55,36 @@ class EnlistReply(NamedTuple):
     @classmethod
     def read(cls, reply: Sequence[Any]) -> EnlistReply:
         """Decode the reply of the script."""
-        outcome, *values = reply
-        name = outcome.decode()
-        if name == "unknown":
-            return cls(name, 0, 0, 0, [int(number) for number in values])
-        processed, sent, waiting, *details = values
-        return cls(name, processed, sent, waiting, details)
+        outcome, processed, sent, waiting, *details = reply
+        return cls(outcome.decode(), processed, sent, waiting, details)
 
 
 class EnlistBatch:
-    """Entries of one call, with the queues, limits and lines that they share."""
+    """Entries of one call, with the queues, limits and lines that they share.
 
-    def __init__(self, keys: Keys, fan_out: str) -> None:
-        self._keys = keys
-        self._fan_out = fan_out
-        self._pause = fan_out_ref(fan_out)
+    Args:
+        keys: names of keys in Redis.
+        fan_out: its name.
+        max_waiting: tasks of the fan-out that may wait; None for any number.
+        keep: seconds that its record is kept after its last task has left its line.
+        closed: whether no more tasks will come.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        fan_out: str,
+        max_waiting: int | None,
+        keep: float,
+        *,
+        closed: bool = False,
+    ) -> None:
+        self.closed = closed
         self.entries: list[LineEntry] = []
-        self.size = 0
+        self._options = keys, fan_out, max_waiting, keep
+        self._keys = keys
+        self._pause = fan_out_ref(fan_out)
+        self._size = 0
         self._queues: dict[str, int] = {}
         self._refs: dict[tuple[str, LimitRef], int] = {}
         self._lines: dict[str, int] = {}
@@ -85,7 +98,7 @@ class EnlistBatch:
         head = _HEAD.pack(line, self._keys.fan_out_number(task_id), rank, expires)
         self._tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
         self.entries.append(entry)
-        self.size += len(packed)
+        self._size += len(packed)
 
     def _add_line(self, destination: Destination) -> int:
         queue, refs, line = destination
@@ -98,7 +111,7 @@ class EnlistBatch:
 
     def is_full(self) -> bool:
         """Whether it has reached one of the bounds of a call."""
-        full = len(self.entries) >= MAX_BATCH_TASKS or self.size >= MAX_BATCH_BYTES
+        full = len(self.entries) >= MAX_BATCH_TASKS or self._size >= MAX_BATCH_BYTES
         return full or len(self._lines) >= MAX_BATCH_LINES
 
     def limits(self) -> list[LimitRef]:
@@ -112,23 +125,21 @@ class EnlistBatch:
 
     def part(self, first: int, count: int | None = None) -> EnlistBatch:
         """Return a batch of ``count`` entries from a position on; None for all that follow."""
-        if first == 0 and (count is None or count >= len(self.entries)):
+        entries = self.entries[first:][:count]
+        if len(entries) == len(self.entries):
             return self
-        part = EnlistBatch(self._keys, self._fan_out)
-        for entry in self.entries[first:][:count]:
+        is_last = first + len(entries) == len(self.entries)
+        part = EnlistBatch(*self._options, closed=self.closed and is_last)
+        for entry in entries:
             part.add(entry)
         return part
 
-    def call(self, *, max_waiting: int | None, keep: float, closed: bool) -> Call:
-        """Return the call; for the arguments see :class:`Publisher`.
-
-        ``closed``: no more tasks will come.
-        """
-        keys = self._keys
-        names = [keys.limits, keys.fan_out(self._fan_out), keys.fan_outs]
-        args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(closed)]
-        pause = keys.pause(self._pause)
-        args += (len(self._queues), len(self._refs), pause, self._fan_out)
+    def call(self) -> Call:
+        """Return the call."""
+        keys, fan_out, max_waiting, keep = self._options
+        names = [keys.limits, keys.fan_out(fan_out), keys.fan_outs]
+        args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(self.closed)]
+        args += (len(self._queues), len(self._refs), keys.pause(self._pause), fan_out)
         for queue in self._queues:
             names += keys.queue(queue)
         for queue, ref in self._refs:

@@ -13,8 +13,11 @@ from celery import Task
 from celery.canvas import Signature, maybe_signature
 from kombu.serialization import dumps
 
-from celery_throttle.bulk.capturing_producer import CapturedMessage, CapturingProducer
-from celery_throttle.bulk.destination import DestinationReader
+from celery_throttle.bulk.capture import (
+    CapturedMessage,
+    CapturingProducer,
+    DestinationReader,
+)
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
 from celery_throttle.bulk.fan_out.templates import (
     ARGS,
@@ -26,10 +29,9 @@ from celery_throttle.bulk.fan_out.templates import (
 )
 from celery_throttle.bulk.fan_out.tracers import (
     SentryOptOut,
-    TraceHeaders,
-    are_tracers_loaded,
-    has_trace_headers,
+    copy_trace,
     suppress_tracers,
+    trace_of,
 )
 from celery_throttle.errors import FanOutError, shown
 from celery_throttle.limits.key import LimitRef
@@ -40,9 +42,6 @@ from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, TaskLimits
 
 #: Tasks that consist of other tasks, which have to be sent one by one.
 _CANVAS = ("celery.chain", "celery.group", "celery.chord")
-
-#: The signature of a kind from which on a template is tried.
-_TEMPLATE_USES = 2
 
 _CACHED_LINES = 2048
 
@@ -57,11 +56,10 @@ class SignatureKind:
     headers: Mapping[str, Any]  #: those that the task is sent with, apart from Celery's
     limits: TaskLimits
     serializer: str
-    uses: int = 0  #: the number of signatures so far
-    first: tuple[Any, Any] = ((), None)  #: the arguments of the first signature
-    trace: TraceHeaders | None = None  #: goes into each message; None if tracers see each message
+    shares_trace: bool  #: whether its messages have the trace of the first one of the fan-out
+    first: tuple[Any, Any] | None = None  #: arguments of the first signature
+    may_have_template: bool = True  #: whether the second signature is still to come
     template: Template | None = None  #: makes their messages; None if Celery has to make each
-    destination: tuple[str, int] = ("", 0)  #: queue and rank, if there is a template
 
 
 class EntryBuilder:
@@ -75,7 +73,7 @@ class EntryBuilder:
         self._seed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         self._destinations = DestinationReader(throttle)
         self._kinds: dict[str, SignatureKind] = {}
-        self._trace: TraceHeaders | None = None
+        self._traced: CapturedMessage | None = None  # the one message that tracers have seen
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
 
     def build(self, position: int, given: Signature) -> LineEntry:
@@ -97,20 +95,14 @@ class EntryBuilder:
             )
         requirement = kind.limits.fixed or kind.limits.requirement(args, kwargs)
         if kind.template is not None:
-            (queue, rank), expires = kind.destination, 0
+            queue, rank, expires = kind.template.destination
             packed = kind.template.pack(task_id, args, kwargs, content)
         else:
-            if kind.uses == 0:
-                kind.trace = self._trace_of(kind, args, kwargs, task_id)
             message = self._capture(kind, args, kwargs, task_id=task_id)
-            queue, rank = self._destinations.queue_of(message), self._destinations.rank_of(message)
-            expires, packed = self._destinations.expires_us(message), packing.pack(message)
-            kind.uses += 1
-            if kind.uses == 1:
-                kind.first = args, kwargs
-            elif kind.uses == _TEMPLATE_USES and isinstance(content, str):
-                kind.template = self._template(kind, args, kwargs, (task_id, content, packed))
-                kind.destination = queue, rank
+            queue, rank, expires = self._destinations.read(message)
+            packed = packing.pack(message)
+            if kind.may_have_template:
+                self._find_template(kind, message, content)
         line = self._line_of(queue, requirement.refs)
         return LineEntry(line, task_id, rank, expires, packed, requirement.costs)
 
@@ -170,7 +162,10 @@ class EntryBuilder:
             FAN_OUT_HEADER: self._name,
             "ignore_result": options.get("ignore_result", task.ignore_result),
         }
-        return SignatureKind(task, name.encode(), options, headers, limits, serializer)
+        shares_trace = not has_user_code(task) and not trace_of(options.get("headers") or {})
+        return SignatureKind(
+            task, name.encode(), options, headers, limits, serializer, shares_trace
+        )
 
     def _id_of(self, position: int, kind: SignatureKind, content: str | bytes) -> str:
         """Return the same id if the same tasks are given in the same order again.
@@ -182,48 +177,27 @@ class EntryBuilder:
         digest = blake2b(text, digest_size=16, key=self._seed).hexdigest()
         return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
-    def _trace_of(
-        self, kind: SignatureKind, args: Any, kwargs: Any, task_id: str
-    ) -> TraceHeaders | None:
-        """Return the trace of the fan-out; None if tracers have to see each message of a kind."""
-        if (
-            not are_tracers_loaded()
-            or has_user_code(kind.task)
-            or has_trace_headers(kind.options.get("headers") or {})
-        ):
-            return None
-        if self._trace is None:
-            # Two messages of one call differ in nothing else but times.
-            options = {"task_id": task_id, "expires": None}
-            untraced = self._capture_untraced(kind, args, kwargs, options)
-            traced = self._make(kind, args, kwargs, {**options, "headers": {**kind.headers}})
-            self._trace = TraceHeaders.between(untraced, traced, kind.headers)
-        return self._trace
-
     def _capture(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
-        """Return the message that Celery would send."""
-        if kind.trace is None:
-            return self._make(kind, args, kwargs, {**more, "headers": {**kind.headers}})
-        message = self._capture_untraced(kind, args, kwargs, more)
-        kind.trace.add_to(message, kind.headers)
+        """Return the message of a task; ``more`` options than those of its kind."""
+        headers = {**kind.headers}
+        if not kind.shares_trace:
+            return self._make(kind, args, kwargs, **more, headers=headers)
+        if self._traced is None:
+            self._traced = self._make(kind, args, kwargs, **more, headers=headers)
+            return self._traced
+        with suppress_tracers():
+            message = self._make(kind, args, kwargs, **more, headers=SentryOptOut(headers))
+        copy_trace(self._traced.headers, message.headers, headers)
         return message
 
-    def _capture_untraced(
-        self, kind: SignatureKind, args: Any, kwargs: Any, more: Mapping[str, Any]
-    ) -> CapturedMessage:
-        with suppress_tracers():
-            return self._make(kind, args, kwargs, {**more, "headers": SentryOptOut(kind.headers)})
-
-    def _make(
-        self, kind: SignatureKind, args: Any, kwargs: Any, more: Mapping[str, Any]
-    ) -> CapturedMessage:
-        """Let Celery make a message; ``more`` options than those of its kind."""
+    def _make(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
+        """Let Celery make a message, and return it."""
         # With ignore_result the backend does not subscribe to each result; the header is the truth.
         options = {**kind.options, "add_to_parent": False, "ignore_result": True, **more}
         captured: list[CapturedMessage] = []
         with self._app.producer_or_acquire() as producer:
-            capturing = CapturingProducer(producer, lambda message, _: captured.append(message))
-            kind.task.apply_async(args, kwargs, **options, producer=capturing)  # type: ignore[arg-type]  # it acts as one
+            capturing: Any = CapturingProducer(producer, lambda one, _: captured.append(one))
+            kind.task.apply_async(args, kwargs, **options, producer=capturing)
         if len(captured) != 1:
             raise FanOutError(
                 f"task {kind.task.name!r}: its apply_async() sent {len(captured)} messages with "
@@ -231,17 +205,23 @@ class EntryBuilder:
             )
         return captured.pop()
 
-    def _template(
-        self, kind: SignatureKind, args: Any, kwargs: Any, expected: tuple[str, str, bytes]
-    ) -> Template | None:
-        """Return a template for the messages that follow, if it makes the same as Celery did.
+    def _find_template(
+        self, kind: SignatureKind, message: CapturedMessage, content: str | bytes
+    ) -> None:
+        """At a kind's second message made by Celery, find a template for those that follow.
 
-        ``expected``: id, serialized arguments and packed message of a call that Celery made.
+        It must make the same message from the arguments of another call, so that any other
+        dependence on them shows.
         """
-        task_id, content, packed = expected
-        if not allows_template(kind.task, kind.options):
-            return None
-        # From the arguments of another call, so that any other dependence on them shows.
-        marks = {"task_id": ID, "argsrepr": ARGS, "kwargsrepr": KWARGS}
-        template = Template.of(kind.task, self._capture(kind, *kind.first, **marks))
-        return template if template.pack(task_id, args, kwargs, content) == packed else None
+        args, kwargs, _ = message.payload
+        if kind.first is None:
+            kind.first = args, kwargs
+            return
+        kind.may_have_template = False
+        if isinstance(content, str) and allows_template(kind.task, kind.options):
+            marks = {"task_id": ID, "argsrepr": ARGS, "kwargsrepr": KWARGS}
+            marked = self._capture(kind, *kind.first, **marks)
+            template = Template.of(kind.task, marked, self._destinations.read(message))
+            made = template.pack(message.headers["id"], args, kwargs, content)
+            if made == packing.pack(message):
+                kind.template = template

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
@@ -24,6 +24,8 @@ from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, 
 from celery_throttle.store.keys import FAN_OUT_NAME, FAN_OUT_NUMBERS
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
+
+T = TypeVar("T")
 
 #: Result backends that this process can neither read nor write: there is none, or results go to the
 #: process that sent a task, which only the worker knows.
@@ -163,28 +165,30 @@ class FanOut:
 
         Tasks that return to their lines after the cancel are found by the next poll.
         """
-        backend = self._throttle.app.backend
-        if self._throttle.app.conf.task_ignore_result or not self._has_results():
+        app = self._throttle.app
+        if app.conf.task_ignore_result or not self._has_results():
             return
         read = int(self._read_record()[2].get("told", 0))
-        while rows := self._page(read, mark_told=True):
+        while rows := self._read_page(read, mark_told=True):
             for task_id, outcome in rows:
                 if outcome == "revoked":
-                    backend.mark_as_revoked(task_id, "cancelled with its fan-out")
+                    app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
             read += len(rows)
-        self._page(read, mark_told=True)
 
-    def _page(self, first: int, *, mark_told: bool = False) -> list[tuple[str, str]]:
+    def _read_page(self, first: int, *, mark_told: bool = False) -> list[tuple[str, str]]:
         """Return ids and outcomes of ended tasks, in order, from the position ``first`` on.
 
         ``mark_told``: record that the results of those before ``first`` have been stored.
         """
         args = [first, first + _PAGE_SIZE - 1, int(mark_told)]
-        texts = [
-            text.decode()
-            for text in self._throttle.store.run(Call(script("list_results"), [self._record], args))
-        ]
+        reply = self._throttle.store.run(Call(script("list_results"), [self._record], args))
+        texts = [text.decode() for text in reply]
         return list(zip(texts[::2], texts[1::2], strict=True))
+
+    def _page(self, first: int) -> list[tuple[AsyncResult[Any], str]]:
+        """Return results and outcomes of ended tasks, in order, from the position ``first`` on."""
+        result = self._throttle.app.AsyncResult
+        return [(result(task_id), outcome) for task_id, outcome in self._read_page(first)]
 
     def forecast(self) -> Forecast:
         """Return when the last waiting task of the fan-out will have started.
@@ -227,9 +231,10 @@ class FanOut:
             StoreUnavailableError: See :meth:`wait`.
         """
         with require_extra("rich", "a progress bar", "bar"):
-            from celery_throttle.bulk.fan_out import bar  # noqa: PLC0415  # an extra
+            from celery_throttle.bulk.fan_out.bar import watch_bar  # noqa: PLC0415  # an extra
 
-        return bar.watch(self.name, self.forecast, partial(self.wait, timeout))
+        with watch_bar(self.name, self.forecast) as show:
+            return self.wait(timeout, show)
 
     def wait(
         self, timeout: float | None = None, seen: Callable[[Progress], None] | None = None
@@ -282,9 +287,9 @@ class FanOut:
         read, polls = 0, _polls(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
             progress = self._poll()
-            rows = retry_outage(partial(self._page, read), f"Fan-out {self.name}")
-            for task_id, _ in rows:
-                yield self._result(task_id)
+            rows = self._retry(partial(self._page, read))
+            for result, _ in rows:
+                yield result
             read += len(rows)
             if rows:
                 polls = _polls(timeout, f"no other task of fan-out {self.name!r} has ended")
@@ -293,19 +298,19 @@ class FanOut:
             else:
                 next(polls)
 
-    def _result(self, task_id: str) -> AsyncResult[Any]:
-        return self._throttle.app.AsyncResult(task_id)
-
     def _has_results(self) -> bool:
         """Whether this process can read results of tasks."""
         return not isinstance(self._throttle.app.backend, _UNREADABLE)
 
     def _poll(self) -> Progress:
         """Return its progress, after storing the results of newly cancelled tasks."""
-        progress = retry_outage(self.progress, f"Fan-out {self.name}")
+        progress = self._retry(self.progress)
         if progress.cancelled:
-            retry_outage(self._mark_revoked, f"Fan-out {self.name}")
+            self._retry(self._mark_revoked)
         return progress
+
+    def _retry(self, action: Callable[[], T]) -> T:
+        return retry_outage(action, f"Fan-out {self.name}")
 
     def _read_record(self) -> tuple[int, float, Mapping[str, str]]:
         """See :func:`read_fan_out`."""

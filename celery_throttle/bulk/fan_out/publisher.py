@@ -1,4 +1,4 @@
-"""Sends the signatures of a fan-out to their lines, batch by batch.
+"""``throttle.fan_out(...)``: sends signatures to their lines, batch by batch.
 
 Law at stake: *never lost*, and never twice. What a failed call did is unknown, so its batch is sent
 again as it is.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+from uuid import uuid4
 
 from celery.canvas import Signature
+from celery.utils.log import get_logger
 
 from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.bulk.fan_out.handle import FanOut
+from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
+    ConfigurationError,
     FanOutError,
     KeysFullError,
     StoreError,
@@ -24,12 +30,23 @@ from celery_throttle.errors import (
     ThrottleError,
     shown,
 )
-from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.operations.define import register_missing
+from celery_throttle.limits.duration import MICROSECONDS, check_duration
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.client import PendingCall
-from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+_MAX_NAME_CHARACTERS = 200
+
+#: The version of Celery's messages whose headers name the task.
+_PROTOCOL = 2
+
+#: The least number of seconds that the record of a fan-out is kept.
+_MIN_KEEP_SECONDS = 60.0
 
 #: Seconds between two tries to send a task that has no room, at least and at most.
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
@@ -38,36 +55,104 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 MAX_BATCH_SECONDS = 0.1
 
 
-@dataclass(eq=False, repr=False)
+def fan_out(
+    throttle: AppLimits,
+    signatures: Iterable[Signature],
+    name: str | None,
+    *,
+    max_waiting: int | None,
+    keep: float,
+) -> FanOut:
+    """See :meth:`celery_throttle.app.Throttle.fan_out`."""
+    if isinstance(signatures, Mapping):
+        raise FanOutError(f"{shown(signatures)} is one signature; allowed: an iterable of them")
+    name = uuid4().hex if name is None else name
+    _check_arguments(name, max_waiting, keep)
+    if not throttle.settings.enabled:
+        return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
+    _check_app(throttle)
+    publisher = Publisher(throttle, name, max_waiting, keep)
+    publisher.publish(signatures)
+    logger.info(
+        "Fan-out %s: %d tasks joined their lines, %d had been sent before%s",
+        *(name, publisher.sent, publisher.processed - publisher.sent),
+        "; then it was cancelled" if publisher.cancelled else "",
+    )
+    return FanOut(throttle, name)
+
+
+def _check_app(throttle: AppLimits) -> None:
+    if throttle.app.conf.task_always_eager:
+        raise ConfigurationError(
+            "task_always_eager is set: tasks run at once in this process, and cannot wait in a line"
+        )
+    if throttle.settings.waiting == "broker":
+        raise ConfigurationError(
+            "throttle_waiting is 'broker': messages stay out of Redis, so there are no lines"
+        )
+    if throttle.app.conf.task_protocol != _PROTOCOL:
+        raise ConfigurationError(
+            f"task_protocol is {throttle.app.conf.task_protocol}; fan-outs need {_PROTOCOL}"
+        )
+
+
+def _check_arguments(name: str, max_waiting: int | None, keep: float) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
+        raise FanOutError(
+            f"{shown(name)} cannot name a fan-out; allowed: text of 1 to {_MAX_NAME_CHARACTERS} "
+            "characters"
+        )
+    whole = isinstance(max_waiting, int) and not isinstance(max_waiting, bool)
+    if max_waiting is not None and (not whole or max_waiting < 1):
+        raise FanOutError(
+            f"max_waiting is {shown(max_waiting)}; allowed: a whole number, 1 or more"
+        )
+    if check_duration(keep, "keep") < _MIN_KEEP_SECONDS:
+        raise FanOutError(f"keep is {keep}; allowed: seconds, {_MIN_KEEP_SECONDS:g} or more")
+
+
 class Publisher:
-    """Sends the tasks of one fan-out."""
+    """Sends the tasks of one fan-out.
 
-    throttle: AppLimits
-    name: str
-    max_waiting: int | None  #: its tasks that may wait; None for any number
-    keep: float  #: seconds that its record is kept after its last task has left its line
-    #: Called with the number of tasks processed, and of those that wait.
-    report: Callable[[int, int], None] | None
-    processed: int = 0  #: tasks that joined their lines, or had been sent before
-    sent: int = 0  #: tasks that joined their lines
-    cancelled: bool = False  #: whether the fan-out has been cancelled meanwhile
+    Args:
+        throttle: the limits of the app.
+        name: that of the fan-out.
+        max_waiting: its tasks that may wait; None for any number.
+        keep: seconds that its record is kept after its last task has left its line.
 
-    def __post_init__(self) -> None:
-        self._entries = EntryBuilder(self.throttle, self.name)
-        self._in_flight: tuple[EnlistBatch, bool, PendingCall | None] | None = None
+    Attributes:
+        processed: tasks that joined their lines, or had been sent before.
+        sent: tasks that joined their lines.
+        cancelled: whether the fan-out has been cancelled meanwhile.
+    """
+
+    def __init__(
+        self,
+        throttle: AppLimits,
+        name: str,
+        max_waiting: int | None,
+        keep: float,
+    ) -> None:
+        self.processed = self.sent = 0
+        self.cancelled = False
+        self._throttle = throttle
+        self._name = name
+        self._new_batch = partial(EnlistBatch, throttle.keys, name, max_waiting, keep)
+        self._entries = EntryBuilder(throttle, name)
+        self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Send all tasks, or those before the first that raises an error."""
-        self._send(EnlistBatch(self.throttle.keys, self.name))
+        self._send(self._new_batch())
         self._settle()  # creates the record, however long the first signature takes
         if self.cancelled:
-            raise FanOutError(f"fan-out {self.name!r} was cancelled; allowed: another name")
-        batch, began = EnlistBatch(self.throttle.keys, self.name), time.monotonic()
+            raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
+        batch, began = self._new_batch(), time.monotonic()
         try:
             for position, signature in enumerate(signatures):
                 batch.add(self._entry(position, signature))
                 if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    full, batch = batch, EnlistBatch(self.throttle.keys, self.name)
+                    full, batch = batch, self._new_batch()
                     self._send(full)
                     if not self.processed or not full.is_full():
                         # The first reply says whether scripts or limits are missing. And if
@@ -82,7 +167,8 @@ class Publisher:
             self._send(batch)
             self._settle()
             raise
-        self._send(batch, closed=True)
+        batch.closed = True
+        self._send(batch)
         self._settle()
 
     def _entry(self, position: int, signature: Signature) -> LineEntry:
@@ -92,82 +178,67 @@ class Publisher:
             _add_note(error, position, shown(signature))
             raise
 
-    def _send(self, batch: EnlistBatch, *, closed: bool = False) -> None:
+    def _send(self, batch: EnlistBatch) -> None:
         """Begin a call, so that the next batch is built while the server works."""
         self._settle()
         try:
-            begun = self.throttle.store.begin(self._call(batch, closed=closed))
+            begun = self._throttle.store.begin(batch.call())
         except StoreUnavailableError:  # _settle() sends it again
             begun = None
-        self._in_flight = batch, closed, begun
-
-    def _call(self, batch: EnlistBatch, *, closed: bool) -> Call:
-        return batch.call(max_waiting=self.max_waiting, keep=self.keep, closed=closed)
+        self._in_flight = batch, begun
 
     def _settle(self) -> None:
         """Wait until the whole batch in flight has joined its lines."""
         if self._in_flight is None:
             return
-        (batch, closed, begun), self._in_flight = self._in_flight, None
-        part, registered, tasks = batch, False, len(batch.entries)
-        reply = self._first_reply(begun) or self._run(batch, closed=closed)
+        (batch, begun), self._in_flight = self._in_flight, None
+        part, tasks = batch, len(batch.entries)
+        reply = self._first_reply(begun) or self._run(batch)
         while True:
             self.processed += reply.processed
             self.sent += reply.sent
-            if self.report is not None:
-                self.report(self.processed, reply.waiting)
             batch = batch.part(reply.processed)
             if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
                 self.cancelled = reply.outcome == "cancelled"
                 break
             if reply.outcome == "done":
                 part = batch.part(0, 2 * len(part.entries))
-            elif reply.outcome == "unknown":
-                self._register(part, reply, again=registered)
             else:
                 self._wait_or_raise(batch.entries[0], reply)
                 part = batch.part(0, 1)  # do not send the whole batch while there is no room
-            registered = reply.outcome == "unknown"
-            last = len(part.entries) == len(batch.entries)
-            reply = self._run(part, closed=closed and last)
-        replicas = self.throttle.settings.replicas
+            reply = self._run(part)
+        replicas = self._throttle.settings.replicas
         if replicas and tasks:
-            retry_outage(lambda: self.throttle.store.confirm(replicas), f"Fan-out {self.name}")
+            self._retry(lambda: self._throttle.store.confirm(replicas))
 
     def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
+        """Return the reply to a call; None if it is lost, or if the server lacks a limit."""
         try:
-            return None if begun is None else EnlistReply.read(self.throttle.store.finish(begun))
+            reply = None if begun is None else self._throttle.store.finish(begun)
         except StoreUnavailableError:
             return None
+        return None if reply is None or reply[0] == b"unknown" else EnlistReply.read(reply)
 
-    def _run(self, batch: EnlistBatch, *, closed: bool) -> EnlistReply:
-        call = self._call(batch, closed=closed)
-        return retry_outage(
-            lambda: EnlistReply.read(self.throttle.store.run(call)), f"Fan-out {self.name}"
+    def _run(self, batch: EnlistBatch) -> EnlistReply:
+        """Run a call until it has a reply, and register limits that the server does not know."""
+        throttle, call, limits = self._throttle, batch.call(), batch.limits()
+        reply = self._retry(
+            lambda: throttle.run_plan(call_registered(throttle.plans, call, limits))
         )
+        if reply[0] == b"unknown":
+            raise unknown_limit_error(batch.ref_at(reply[1]).name, throttle.limits)
+        return EnlistReply.read(reply)
 
-    def _register(self, batch: EnlistBatch, reply: EnlistReply, *, again: bool) -> None:
-        """Register limits that the server does not know."""
-        index, now = reply.details
-        if again:
-            raise unknown_limit_error(batch.ref_at(index).name, self.throttle.limits)
-        plans = self.throttle.plans
-        retry_outage(
-            lambda: self.throttle.run_plan(register_missing(plans, batch.limits(), now)),
-            f"Fan-out {self.name}",
-        )
+    def _retry(self, action: Callable[[], T]) -> T:
+        return retry_outage(action, f"Fan-out {self._name}")
 
     def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
         """Wait for room for the next entry. Raises if there will never be any."""
+        wait = MIN_RETRY_SECONDS
         if reply.outcome == "never":
             index, burst = reply.details
-            raise self._refused(
-                cost_too_high_error(
-                    entry.costs[index - 1], entry.destination.refs[index - 1], burst
-                ),
-                entry,
-            )
-        wait = MIN_RETRY_SECONDS
+            ref, cost = entry.destination.refs[index - 1], entry.costs[index - 1]
+            raise self._refused(cost_too_high_error(cost, ref, burst), entry)
         if reply.outcome == "crowded":
             wait_us, index, max_keys = reply.details
             ref = entry.destination.refs[index - 1]

@@ -18,11 +18,10 @@ from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
 from kombu.utils import json
 
-from celery_throttle.bulk.capturing_producer import CapturedMessage
+from celery_throttle.bulk.capture import CapturedMessage
 from celery_throttle.bulk.fan_out.tracers import receivers_of_users
 from celery_throttle.tasks.messages import packing
-from celery_throttle.tasks.send_check import CheckedSend
-from celery_throttle.tasks.task import ThrottledTask
+from celery_throttle.tasks.task import CheckedSend, ThrottledTask
 
 #: Marks for the id and for the texts of the arguments. Nothing else in a message looks like them.
 ID, ARGS, KWARGS = ("\x01id\x01", "\x01args\x01", "\x01kwargs\x01")
@@ -71,6 +70,7 @@ def _defined(one: Any, *known: type) -> set[str]:
 class Template:
     """Makes the packed messages of one task. Made by :meth:`of`."""
 
+    destination: tuple[str, int, int]  #: queue, rank, and 0, as the messages do not expire
     _head: str
     _tail: str
     _check: Callable[..., Any] | None
@@ -78,7 +78,7 @@ class Template:
     _sizes: tuple[int, int]
 
     @classmethod
-    def of(cls, task: Task, marked: CapturedMessage) -> Template:
+    def of(cls, task: Task, marked: CapturedMessage, destination: tuple[str, int, int]) -> Template:
         """Return the template of a message whose id and texts of arguments are marks."""
         for text in ("argsrepr", "kwargsrepr"):  # Celery also sends the marks as properties
             marked.properties.pop(text, None)
@@ -86,15 +86,15 @@ class Template:
         for name, mark in (("id", ID), ("args", ARGS), ("kwargs", KWARGS)):
             head = head.replace(json.dumps(mark), f"%({name})s")
         app: Any = task.app
-        amqp = app.amqp
         levels = app.conf.get("task_repr_maxlevels", 3)  # a setting since Celery 5.6
         return cls(
+            destination,
             _head=head,
             # The body is a list of args, kwargs, and the embedded options (links, chain, ...).
             _tail=f", {json.dumps(marked.payload[2])}]",
             _check=getattr(task, "__header__", None) if task.typing else None,
             _repr=lambda value, size: saferepr(value, size, maxlevels=levels),
-            _sizes=(amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
+            _sizes=(app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize),
         )
 
     def pack(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import states
-from celery.canvas import Signature
 
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.observe.status.fan_outs import Progress
@@ -26,45 +25,34 @@ class UnlimitedFanOut(FanOut):
 
     def __init__(self, throttle: AppLimits, name: str, results: Sequence[Any]) -> None:
         super().__init__(throttle, name)
-        self._results_by_id = {result.id: result for result in results}
         self._pending = list(results)
-        self._outcomes: list[tuple[str, str]] = []
-
-    @classmethod
-    def send(
-        cls, throttle: AppLimits, name: str, signatures: Iterable[Signature]
-    ) -> UnlimitedFanOut:
-        """Send tasks to the broker; with ``task_always_eager`` they run now."""
-        return cls(throttle, name, [signature.apply_async() for signature in signatures])
+        #: Results and outcomes of tasks that have ended, in the order in which that was seen.
+        self._ended: list[tuple[Any, str]] = []
 
     def progress(self) -> Progress:
         """Return its progress."""
-        self._read_outcomes()
-        counts = [outcome for _, outcome in self._outcomes]
+        has_results, pending = self._has_results(), []
+        for result in self._pending:
+            state = result.state if has_results else states.SUCCESS
+            if state in states.READY_STATES:
+                self._ended.append((result, _OUTCOMES.get(state, "done")))
+            else:
+                pending.append(result)
+        self._pending = pending
+        outcomes = [outcome for _, outcome in self._ended]
         return Progress(
             name=self.name,
-            sent=len(self._outcomes) + len(self._pending),
+            sent=len(outcomes) + len(pending),
             waiting=0,
-            running=len(self._pending),
-            done=counts.count("done"),
-            failed=counts.count("failed"),
-            revoked=counts.count("revoked"),
+            running=len(pending),
+            done=outcomes.count("done"),
+            failed=outcomes.count("failed"),
+            revoked=outcomes.count("revoked"),
             rate=None,
             paused=0.0,
             closed=True,
             cancelled=False,
         )
-
-    def _read_outcomes(self) -> None:
-        has_results = self._has_results()
-        pending = []
-        for result in self._pending:
-            state = result.state if has_results else states.SUCCESS
-            if state in states.READY_STATES:
-                self._outcomes.append((result.id, _OUTCOMES.get(state, "done")))
-            else:
-                pending.append(result)
-        self._pending = pending
 
     def pause(self, seconds: float | None = None, **_: str | None) -> None:
         """Do nothing."""
@@ -79,8 +67,5 @@ class UnlimitedFanOut(FanOut):
     def _has_results(self) -> bool:
         return bool(self._throttle.app.conf.task_always_eager) or super()._has_results()
 
-    def _result(self, task_id: str) -> Any:
-        return self._results_by_id[task_id]
-
-    def _page(self, first: int, *, mark_told: bool = False) -> list[tuple[str, str]]:  # noqa: ARG002  # as in the base class
-        return self._outcomes[first:]
+    def _page(self, first: int) -> list[tuple[Any, str]]:
+        return self._ended[first:]

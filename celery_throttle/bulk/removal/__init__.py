@@ -3,11 +3,9 @@
 ::
 
     handle.py      ThrottleHandle: one limit of an app, with the methods for its waiting tasks
-    removals.py    the functions that it and ``Throttle(app)`` call; purge
-    remove.py      the way of drain, move and drop: finds, claims and disposes of the tasks
+    remove.py      the functions that it and ``Throttle(app)`` call
     withdrawal.py  claims under a lease of their own; tasks that were not disposed of are requeued
     publisher.py   drain and move: a task goes to the broker
     revoker.py     drop: a task ends as revoked
-    search.py      finds the queues and lines of the tasks
-    counts.py      what the calls return
+    counts.py      finds the queues and lines of the tasks; what the calls return
 """

@@ -1,9 +1,20 @@
-"""The numbers of tasks that a removal would take out of lines, and that it took."""
+"""Finds the tasks that a removal would take out of lines, and counts those that it took."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.lines import (
+    WithdrawPlans,
+    limit_names,
+    quarantined_queues,
+    waiting_queues,
+)
+from celery_throttle.operations.plan import Plan
+from celery_throttle.tasks.app_limits import AppLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +50,68 @@ class Removal:
     failed: int
     claimed: int
     elsewhere: int
+
+
+class QueueTasks(NamedTuple):
+    """The tasks that wait in one queue of the app's broker."""
+
+    name: str  #: as the broker names it
+    key: str  #: as keys in Redis name it, with its broker
+    lines: Mapping[str, int]  #: lines, and the number of tasks in each
+    quarantined: int  #: number of tasks in quarantine
+
+    @property
+    def total(self) -> int:
+        """The number of tasks."""
+        return sum(self.lines.values()) + self.quarantined
+
+
+class FoundTasks(NamedTuple):
+    """The tasks that wait, by queue."""
+
+    found_at: int  #: microseconds of the server's clock
+    queues: list[QueueTasks]
+    elsewhere: int  #: number of tasks in queues of other brokers
+
+    @property
+    def total(self) -> int:
+        """The number of tasks in queues of the app's broker."""
+        return sum(queue.total for queue in self.queues)
+
+
+def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
+    """Return how many tasks need a limit, or a key of it; None: all that wait."""
+    if not throttle.settings.has_server:
+        return WaitingCount(0, 0, 0, {})
+    plans = WithdrawPlans(throttle.keys, ref)
+    found = throttle.run_plan(find_tasks(throttle, plans))
+    claimed = throttle.run_plan(plans.count_claims())
+    queues = {queue.name: queue.total for queue in found.queues}
+    return WaitingCount(found.total, claimed, found.elsewhere, queues)
+
+
+def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
+    """Return the tasks that wait now.
+
+    Queues are found by the limits that the server and the app know, and by the app's queues.
+
+    Raises:
+        UnknownLimitError: no task waits for the limit, and nobody has defined it.
+    """
+    now, names = yield from limit_names(throttle.keys)
+    in_quarantine = yield from quarantined_queues(throttle.keys)
+    known = [throttle.qualify(name) for name in throttle.app.amqp.queues]
+    names = list(dict.fromkeys([*names, *throttle.code_limits]))
+    waiting, _ = yield from waiting_queues(throttle.keys, names)
+    own, elsewhere, broker = list[QueueTasks](), 0, throttle.own_broker
+    for key in dict.fromkeys([*waiting, *in_quarantine, *known]):
+        lines = yield from plans.lines(key)
+        quarantined = (yield from plans.count_quarantined(key)) if key in in_quarantine else 0
+        tasks = QueueTasks(key.removeprefix(broker), key, lines, quarantined)
+        if not key.startswith(broker):
+            elsewhere += tasks.total
+        elif lines or quarantined:
+            own.append(tasks)
+    if not own and not elsewhere and plans.ref is not None:
+        yield from throttle.plans.check_known(plans.ref)
+    return FoundTasks(now, own, elsewhere)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from celery_throttle.bulk.removal import removals
+from celery_throttle.bulk.removal import remove
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount, count_waiting
+from celery_throttle.bulk.removal.remove import ReportProgress
 from celery_throttle.limiter.handle import LimitHandle
-from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.author import Author
 from celery_throttle.tasks.app_limits import AppLimits
-
-if TYPE_CHECKING:
-    from celery_throttle.bulk.removal.counts import Removal, WaitingCount
-    from celery_throttle.bulk.removal.remove import ReportProgress
 
 
 class ThrottleHandle(LimitHandle):
@@ -23,11 +18,9 @@ class ThrottleHandle(LimitHandle):
     other limits they need.
     """
 
-    __slots__ = ("_app_limits",)
+    __slots__ = ()
 
-    def __init__(self, limiter: AppLimits, ref: LimitRef) -> None:
-        super().__init__(limiter, ref)
-        self._app_limits = limiter
+    limiter: AppLimits
 
     def count_waiting(self) -> WaitingCount:
         """Return how many tasks :meth:`drain`, :meth:`move` or :meth:`drop` would remove now.
@@ -36,7 +29,7 @@ class ThrottleHandle(LimitHandle):
             UnknownLimitError: No task waits for the limit, and it is not defined.
             StoreUnavailableError: The server cannot be reached.
         """
-        return removals.count_waiting(self._app_limits, self.ref)
+        return count_waiting(self.limiter, self.ref)
 
     def drain(
         self,
@@ -73,7 +66,7 @@ class ThrottleHandle(LimitHandle):
                 errors of the broker's client are raised unchanged.
         """
         author = Author.of(by, reason)
-        return removals.send_to_broker(self._app_limits, self.ref, None, author, progress)
+        return remove.send_to_broker(self.limiter, self.ref, None, author, progress)
 
     def move(
         self,
@@ -99,7 +92,7 @@ class ThrottleHandle(LimitHandle):
                 off. The method also raises the errors of :meth:`drain`.
         """
         author = Author.of(by, reason)
-        return removals.send_to_broker(self._app_limits, self.ref, queue, author, progress)
+        return remove.send_to_broker(self.limiter, self.ref, queue, author, progress)
 
     def drop(
         self,
@@ -129,4 +122,4 @@ class ThrottleHandle(LimitHandle):
             StoreUnavailableError: The limits server could not be reached for a minute. The
                 errors of the result backend are raised unchanged.
         """
-        return removals.drop(self._app_limits, self.ref, reason, by, progress)
+        return remove.drop(self.limiter, self.ref, reason, by, progress)

@@ -12,13 +12,13 @@ from amqp.serialization import dumps
 from kombu import Producer
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.bulk.removal.withdrawal import Withdrawal, WithdrawnTask
+from celery_throttle.bulk.removal.withdrawal import Disposal, WithdrawnTask
 from celery_throttle.errors import PublishRejectedError, QueueNotFoundError
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import confirming, publish
 
 
-class QueuePublisher:
+class QueuePublisher(Disposal):
     """Sends tasks to the queues in whose lines they waited, or all of them to another queue.
 
     A queue that the app knows is declared first, as Celery does when it sends a task.
@@ -59,14 +59,14 @@ class QueuePublisher:
     def __exit__(self, *_: object) -> None:
         self._connection.release()
 
-    def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
-        """Let workers park the tasks again."""
+    def identities(self, tasks: Sequence[WithdrawnTask]) -> list[str]:
+        """Return the identities of the messages, which workers may park again."""
         identities = []
         for task in tasks:
             with suppress(Exception):  # no worker has parked a message that cannot be read
                 fields = packing.task_fields(self._unpack(task))
                 identities.append(packing.identity(fields["id"], fields))
-        withdrawal.forget_parked(identities)
+        return identities
 
     def dispose(self, task: WithdrawnTask, queue: str) -> None:
         """Send a task, and wait until the broker has it.
@@ -95,9 +95,6 @@ class QueuePublisher:
             raise ValueError(str(error)) from error
         if self._is_returned:
             raise QueueNotFoundError(f"the broker has no queue {name!r}, nor is it in task_queues")
-
-    def complete(self) -> None:
-        """See :class:`.Disposal`: there is nothing left to do."""
 
     def _unpack(self, task: WithdrawnTask) -> packing.ClaimedMessage:
         return packing.unpack(task.packed, self._accept)

@@ -6,8 +6,8 @@ monitors get the event ``task-revoked``. The signal ``task_revoked`` is a worker
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,16 +15,18 @@ from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2  # type: ignore[attr-defined]  # not in the stubs
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.bulk.removal.revoked_events import RevokedEvents
-from celery_throttle.bulk.removal.withdrawal import Withdrawal, WithdrawnTask
+from celery_throttle.bulk.removal.withdrawal import Disposal, WithdrawnTask
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.operations.fan_outs import REVOKED, outcomes_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 
+#: Not a logger of Celery, which would show nothing in a script that sets up no logging.
+logger = logging.getLogger(__name__)
 
-class Revoker:
+
+class Revoker(Disposal):
     """Ends tasks as revoked.
 
     Args:
@@ -33,7 +35,6 @@ class Revoker:
     """
 
     purpose = "drop"
-    target = ""
 
     def __init__(self, throttle: AppLimits, reason: str) -> None:
         self._throttle = throttle
@@ -42,22 +43,14 @@ class Revoker:
         self._accept = prepare_accept_content(self._app.conf.accept_content)
         #: Ids of revoked tasks, by the name of their fan-out.
         self._of_fan_outs: defaultdict[str, list[str]] = defaultdict(list)
-        self._events = RevokedEvents(self._app)
-
-    def __enter__(self) -> None:
-        """See :class:`.Disposal`."""
-        self._events.open()
+        #: Ids of revoked tasks, by the name of the worker that has received them. None while the
+        #: broker cannot be reached: events are not worth a failure.
+        self._by_worker: defaultdict[str, list[str]] | None = defaultdict(list)
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self.complete()
-        finally:
-            self._events.close()
+        self.complete()
 
-    def prepare(self, tasks: Sequence[WithdrawnTask], withdrawal: Withdrawal) -> None:
-        """See :class:`.Disposal`: there is nothing to prepare."""
-
-    def dispose(self, task: WithdrawnTask, queue: str) -> None:  # noqa: ARG002  # as in the protocol
+    def dispose(self, task: WithdrawnTask, queue: str) -> None:  # noqa: ARG002  # as in the base
         """Store the state of a task."""
         try:
             message = packing.unpack(task.packed, self._accept)
@@ -69,20 +62,40 @@ class Revoker:
         request.task.backend.mark_as_revoked(
             request.id, self._reason, request=context, store_result=request.store_errors
         )
-        if message.received_by and request.task.send_events:
-            self._events.send(request.id, message.received_by)
+        if message.received_by and request.task.send_events and self._by_worker is not None:
+            self._by_worker[message.received_by].append(request.id)
         fan_out = request.request_dict.get(FAN_OUT_HEADER)
         if fan_out is not None:
             self._of_fan_outs[str(fan_out)].append(task.id)
 
     def complete(self) -> None:
         """Send the events, and record the tasks of fan-outs as revoked."""
-        self._events.flush()
+        if self._by_worker:
+            self._send_events(self._by_worker)
         for name in list(self._of_fan_outs):
             outcomes = [(task_id, REVOKED) for task_id in self._of_fan_outs[name]]
             call = outcomes_call(self._throttle.keys.fan_out(name), outcomes)
             retry_outage(partial(self._throttle.store.run, call), self.purpose)
             del self._of_fan_outs[name]
+
+    def _send_events(self, by_worker: defaultdict[str, list[str]]) -> None:
+        """Send ``task-revoked`` in the name of the workers that had received the tasks."""
+        fields = {"terminated": False, "signum": None, "expired": False}
+        app: Any = self._app
+        try:
+            with app.connection_for_write() as connection:
+                connection.ensure_connection(max_retries=1)
+                dispatcher = app.events.Dispatcher(
+                    connection, buffer_while_offline=False, buffer_group={"task"}
+                )
+                for dispatcher.hostname, task_ids in by_worker.items():
+                    for task_id in task_ids:
+                        dispatcher.send("task-revoked", uuid=task_id, **fields)
+                dispatcher.flush()
+            by_worker.clear()
+        except Exception as error:  # noqa: BLE001  # whatever the broker's client raises
+            self._by_worker = None
+            logger.warning("Monitors may show dropped tasks as received: no broker (%r)", error)
 
     def _request(self, message: packing.ClaimedMessage) -> Any:
         """Return the request that a worker would make of a message."""

@@ -1,4 +1,4 @@
-"""Claims waiting tasks in batches, so that they leave their lines for good.
+"""Claims waiting tasks in batches, and disposes of them, so that they leave their lines for good.
 
 Law at stake here: *never lost*. A task is claimed under a lease until it is at the broker, or
 revoked. If this process dies, the lease runs out, and the tasks of its batch are requeued like
@@ -12,10 +12,12 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
+from celery_throttle.bulk.removal.counts import QueueTasks
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import QueueNotFoundError, StoreError
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.operations.lines import END, Claimant, WithdrawPlans
 from celery_throttle.operations.waiting import claim_call, requeue_call
@@ -45,22 +47,60 @@ class WithdrawnTask(NamedTuple):
     id: str
 
 
+class Disposal:
+    """What becomes of withdrawn tasks. A context while the tasks are withdrawn."""
+
+    purpose: str  #: "drain", "move" or "drop"
+    target = ""  #: where to, such as " to queue slow"; empty for a queue of their own, or for none
+
+    def __enter__(self) -> None:
+        """Prepare."""
+
+    def __exit__(self, *_: object) -> None:
+        """Clean up."""
+
+    def identities(self, _: Sequence[WithdrawnTask]) -> list[str]:
+        """Return the identities of messages that workers may park again."""
+        return []
+
+    def dispose(self, task: WithdrawnTask, queue: str) -> None:
+        """Dispose of one task that waited in a queue of the broker.
+
+        Raises:
+            QueueNotFoundError: the queue is missing, which ends the removal.
+            ValueError, TypeError, LookupError: the message cannot be used. Its task is requeued,
+                and the others go on. After any other error nobody knows what became of the task.
+        """
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """Complete a batch, before its claims are settled."""
+
+
 class Withdrawal:
     """The claims of one removal; a context that requeues those that are not settled.
 
     Args:
         store: the server.
         plans: those for the tasks to withdraw.
-        purpose: such as "drain"; part of the name under which the tasks are claimed.
+        disposal: what becomes of the tasks; its purpose is part of the claimant's name.
         lease: seconds of the lease.
+
+    Attributes:
+        seen: the number of tasks that were looked at so far.
+        removed: the number of tasks that were disposed of.
     """
 
-    def __init__(self, store: Store, plans: WithdrawPlans, purpose: str, lease: float) -> None:
+    def __init__(
+        self, store: Store, plans: WithdrawPlans, disposal: Disposal, lease: float
+    ) -> None:
+        self.seen = self.removed = 0
         self._store = store
         self._plans = plans
-        name = f"{purpose}-{uuid.uuid4().hex[:12]}@{socket.gethostname()}"
+        self._disposal = disposal
+        name = f"{disposal.purpose}-{uuid.uuid4().hex[:12]}@{socket.gethostname()}"
         self._claimant = Claimant(name, lease)
-        self._renewer = LeaseRenewer(self._renew)
+        self._renewer = LeaseRenewer(lambda *_: self._store.run(self._report_call()))
         self._next_token = 1
         #: Tokens to requeue; negative if the task did not leave this process.
         self._open: dict[int, int] = {}
@@ -80,93 +120,97 @@ class Withdrawal:
                 *(*self._claimant, error),
             )
 
-    def withdraw_lines(
-        self, queue: str, lines: Sequence[str], parked_by: int
-    ) -> Iterator[list[WithdrawnTask]]:
-        """Claim the tasks in lines of a queue, in order, and yield them in batches.
+    def requeue_lapsed(self) -> None:
+        """Requeue the claims of all workers that are dead: there may be no other to do it."""
+        while worker := self._report()[1].decode():
+            call = requeue_call(self._plans.keys, worker, "dead", BATCH_SIZE)
+            while retry_outage(partial(self._store.run, call), self._claimant.name):
+                pass
 
-        Settle a batch before the next. Tasks that joined their lines after the time ``parked_by``
-        (microseconds) are left alone.
+    def remove(self, queue: QueueTasks, parked_by: int) -> Iterator[int]:
+        """Dispose of the tasks of a queue; yield the number of tasks seen, after each batch.
+
+        Tasks that joined their lines after the time ``parked_by`` (microseconds) are left alone.
         """
-        first, score = 0, b"-inf"
+        quarantined = self._withdraw_quarantined(queue.key) if queue.quarantined else ()
+        for tasks in chain(self._withdraw_lines(queue, parked_by), quarantined):
+            if not tasks:
+                continue
+            identities = self._disposal.identities(tasks)
+            if identities:
+                # A worker takes a redelivered message for one that it has parked if its
+                # acknowledgement may have been lost.
+                self._report(acknowledged=identities)
+            for task in tasks:
+                self._dispose(task, queue.name)
+            self._disposal.complete()
+            self._report(self._done)
+            self._done = []
+            retry_outage(self._requeue, self._claimant.name)
+            yield self.seen
+
+    def _dispose(self, task: WithdrawnTask, queue: str) -> None:
+        self.seen += 1
+        self._open[task.token] = task.token  # from now on nobody knows if it was disposed of
+        try:
+            self._disposal.dispose(task, queue)
+        except (ValueError, TypeError, LookupError) as error:
+            self._open[task.token] = -task.token
+            if isinstance(error, QueueNotFoundError):
+                raise
+            logger.warning(
+                "Could not %s task %s, it waits again: %r", self._disposal.purpose, task.id, error
+            )
+        else:
+            del self._open[task.token]
+            self._done.append(task.token)
+            self.removed += 1
+
+    def _withdraw_lines(self, queue: QueueTasks, parked_by: int) -> Iterator[list[WithdrawnTask]]:
+        """Claim the tasks in lines of a queue, in order, and yield them in batches."""
+        lines, first, score = list(queue.lines), 0, b"-inf"
         while first < len(lines):
             call = partial(
                 self._plans.lines_call,
                 self._claimant,
-                queue,
+                queue.key,
                 lines[first : first + _LINES_PER_CALL],
                 parked_by=parked_by,
                 most=BATCH_SIZE,
                 score=score,
             )
-            done, score, *rows = self._withdraw(call)
+            done, score, tasks = self._withdraw(call)
             first += done
-            yield self._receive(rows)
+            yield tasks
 
-    def withdraw_quarantined(self, queue: str) -> Iterator[list[WithdrawnTask]]:
+    def _withdraw_quarantined(self, queue: str) -> Iterator[list[WithdrawnTask]]:
         """Claim the tasks of a queue that are in quarantine, and yield them in batches."""
         cursor: Argument = "0"
         while cursor != END:
             call = partial(self._plans.quarantined_call, self._claimant, queue, cursor)
-            cursor, _, *rows = self._withdraw(call)
-            yield self._receive(rows)
+            cursor, _, tasks = self._withdraw(call)
+            yield tasks
 
-    def start(self, task: WithdrawnTask) -> None:
-        """Record that a task is about to be disposed of: from now on nobody knows if it was."""
-        self._open[task.token] = task.token
+    def _withdraw(self, make_call: Callable[..., Call]) -> tuple[Any, Any, list[WithdrawnTask]]:
+        """Run a call that claims tasks. What a failed attempt may have claimed is requeued.
 
-    def put_back(self, task: WithdrawnTask) -> None:
-        """Record that a task was not disposed of after all: it is requeued."""
-        self._open[task.token] = -task.token
-
-    def finish(self, task: WithdrawnTask) -> None:
-        """Record that a task was disposed of."""
-        del self._open[task.token]
-        self._done.append(task.token)
-
-    def settle(self) -> None:
-        """Settle the claims of tasks that were disposed of, and requeue the others."""
-        self._run(lambda: self._store.run(self._report_call(self._done)))
-        self._done = []
-        self._run(self._requeue)
-
-    def forget_parked(self, identities: Sequence[str]) -> None:
-        """Let workers park these messages again, should the broker deliver them twice.
-
-        A worker takes a redelivered message for one that it has parked if its acknowledgement may
-        have been lost.
+        Returns the two values that the reply begins with, and the tasks.
         """
-        self._run(lambda: self._store.run(self._report_call(acknowledged=identities)))
 
-    def requeue_lapsed(self) -> None:
-        """Requeue the claims of all workers that are dead: there may be no other to do it."""
-        while worker := self._run(lambda: self._store.run(self._report_call()))[1].decode():
-            call = requeue_call(self._plans.keys, worker, "dead", BATCH_SIZE)
-            while self._run(partial(self._store.run, call)):
-                pass
-
-    def _run(self, action: Callable[[], Any]) -> Any:
-        return retry_outage(action, self._claimant.name)
-
-    def _withdraw(self, make_call: Callable[..., Call]) -> list[Any]:
-        """Run a call that claims tasks. What a failed attempt may have claimed is requeued."""
-
-        def attempt() -> Any:
+        def attempt() -> list[Any]:
             self._requeue()
             first, self._next_token = self._next_token, self._next_token + _TOKENS_PER_CALL
             self._open = {token: -token for token in range(first, self._next_token)}
-            return self._store.run(make_call(first_token=first))
+            reply: list[Any] = self._store.run(make_call(first_token=first))
+            return reply
 
-        reply: list[Any] = self._run(attempt)
-        return reply
-
-    def _receive(self, rows: Sequence[Sequence[Any]]) -> list[WithdrawnTask]:
+        one, other, *rows = retry_outage(attempt, self._claimant.name)
         tasks = [
             WithdrawnTask(token, packed, task_id.decode("utf-8", "surrogatepass"))
             for token, packed, task_id in rows
         ]
         self._open = {task.token: -task.token for task in tasks}
-        return tasks
+        return one, other, tasks
 
     def _requeue(self) -> None:
         while self._open:
@@ -177,6 +221,12 @@ class Withdrawal:
             left = self._store.run(call)  # the last ones, if the tasks are large
             for token in tokens[: len(tokens) - left]:
                 del self._open[token]
+
+    def _report(self, settled: Sequence[int] = (), acknowledged: Sequence[str] = ()) -> list[Any]:
+        """Run :meth:`_report_call`, again if the server is lost."""
+        call = self._report_call(settled, acknowledged)
+        reply: list[Any] = retry_outage(partial(self._store.run, call), self._claimant.name)
+        return reply
 
     def _report_call(self, settled: Sequence[int] = (), acknowledged: Sequence[str] = ()) -> Call:
         """Return the call that renews the lease and settles; it replies a dead worker, too."""
@@ -189,6 +239,3 @@ class Withdrawal:
             settled=settled,
             acknowledged=acknowledged,
         )
-
-    def _renew(self, *_: object) -> None:
-        self._store.run(self._report_call())

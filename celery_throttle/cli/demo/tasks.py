@@ -1,14 +1,17 @@
-"""The Celery app of the demo's workers: one task with a limit, one without.
+"""The Celery app of the demo: one task with a limit, one without.
 
-The workers append events to a list on the server: ``ready``, ``delivered <task id>``,
-``limited <sent> <started>`` and ``plain <sent> <started>``. Times are of the monotonic clock, which
-all processes of a machine share.
+The demo makes it to send tasks; a worker is ``python -m`` this module, with the arguments of
+:func:`make_app` in its environment. Workers append events to a list on the server: ``ready``,
+``delivered <task id>``, ``limited <sent> <started>`` and ``plain <sent> <started>``. Times are of
+the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
-from functools import cache
 from typing import Any
 
 import redis
@@ -16,49 +19,49 @@ from celery import Celery
 from celery.signals import task_received, worker_ready
 
 from celery_throttle import Throttle
-from celery_throttle.cli.demo.setup import LIMIT, Setup
 
-#: Seconds after which the events expire, if the demo cannot delete them.
-EVENTS_TTL_SECONDS = 600
+#: The name of the limit, and the key of the list of events.
+LIMIT, EVENTS = "demo", "events"
 
-setup = Setup.from_environment()
-app = Celery("demo")
-setup.configure(app)
-throttle = Throttle(app, {LIMIT: setup.limit}, url=setup.url, prefix=setup.prefix)
+#: The environment variable of a worker.
+VARIABLE = "THROTTLE_DEMO"
 
 
-@app.task(name="limited", throttle=LIMIT)
-def limited(sent: float) -> None:
-    """A task under the limit; ``sent``: when it was sent."""
-    record_event("limited", sent, time.monotonic())
+def make_app(url: str, limit: str) -> Celery:
+    """Return the app; ``url``: of the server of its own, which is broker and limits server."""
+    app = Celery("demo", set_as_current=False)
+    app.conf.update(
+        broker_read_url=url,  # the environment may name another broker
+        broker_write_url=url,
+        broker_connection_retry_on_startup=True,
+        task_ignore_result=True,
+        worker_enable_remote_control=False,
+    )
+    Throttle(app, {LIMIT: limit}, url=url)
+    client = redis.Redis.from_url(url)
+
+    def record_event(*words: str | float) -> None:
+        client.rpush(EVENTS, " ".join(map(str, words)))
+
+    @app.task(name="limited", throttle=LIMIT, shared=False)
+    def limited(sent: float) -> None:
+        record_event("limited", sent, time.monotonic())
+
+    @app.task(name="plain", shared=False)
+    def plain(sent: float) -> None:
+        record_event("plain", sent, time.monotonic())
+
+    @task_received.connect(weak=False)
+    def received(request: Any, **_: Any) -> None:
+        if request.name == "limited":
+            record_event("delivered", request.id)
+
+    @worker_ready.connect(weak=False)
+    def ready(**_: Any) -> None:
+        record_event("ready")
+
+    return app
 
 
-@app.task(name="plain")
-def plain(sent: float) -> None:
-    """A task without a limit; ``sent``: when it was sent."""
-    record_event("plain", sent, time.monotonic())
-
-
-@task_received.connect
-def _received(request: Any, **_: Any) -> None:
-    if request.name == limited.name:
-        record_event("delivered", request.id)
-
-
-@worker_ready.connect
-def _ready(**_: Any) -> None:
-    record_event("ready")
-
-
-def record_event(*words: str | float) -> None:
-    """Append an event."""
-    with _client().pipeline(transaction=False) as pipe:
-        pipe.rpush(setup.events, " ".join(map(str, words)))
-        pipe.expire(setup.events, EVENTS_TTL_SECONDS)
-        pipe.execute()
-
-
-@cache
-def _client() -> redis.Redis:
-    """Return the connection of this process. First used after the fork, it is not shared."""
-    return redis.Redis.from_url(setup.url)
+if __name__ == "__main__":
+    make_app(*json.loads(os.environ[VARIABLE])).worker_main(sys.argv[1:])

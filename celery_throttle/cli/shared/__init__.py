@@ -1,1 +1,1 @@
-"""What several commands share: options, types of parameters, the target, the console, errors."""
+"""What several commands share: options, the target, the terminal, texts, charts and errors."""

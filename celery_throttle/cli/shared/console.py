@@ -1,4 +1,4 @@
-"""Tables, questions and JSON on the terminal, and its Ctrl-C."""
+"""Tables, questions, JSON and live screens on the terminal, and its Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -16,13 +16,19 @@ from typing import Any
 import click
 
 from celery_throttle.cli.shared.exit_codes import CommandError
-from celery_throttle.observe.json import to_json
+from celery_throttle.observe.status_text import to_json
 
 #: Between two columns.
 _GAP = "  "
 
 #: The least width to which a column of text is cut.
 _MIN_TEXT_WIDTH = 8
+
+# The other screen of the terminal, without a cursor; and back.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+
+# To the first column of the first line; deletes the rest of a line, or of the screen.
+_HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,14 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
 
+def echo_result(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what a command has done: a value as JSON, or text."""
+    if as_json:
+        echo_json(value)
+    else:
+        click.echo(text)
+
+
 def _can_ask() -> bool:
     return sys.stdin.isatty()
 
@@ -112,6 +126,34 @@ def confirm(question: str, *, yes: bool) -> None:
         raise CommandError("this needs an answer, and there is no terminal to ask; give --yes")
     if not click.confirm(question, err=True):
         raise CommandError("nothing was changed")
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Context: a progress bar on standard error; call it with what is done, and the total."""
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def update(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield update
+
+
+@contextmanager
+def live_screen() -> Iterator[Callable[[Sequence[str]], None]]:
+    """Context: another screen of the terminal; call it with lines to draw them on the whole."""
+
+    def draw(lines: Sequence[str]) -> None:
+        height = shutil.get_terminal_size().lines
+        screen = "\n".join(f"{line}{_END_LINE}" for line in lines[:height])
+        click.echo(f"{_HOME}{screen}{_END_SCREEN}", nl=False)
+
+    click.echo(_ENTER, nl=False)
+    try:
+        yield draw
+    finally:
+        click.echo(_LEAVE, nl=False)
 
 
 @contextmanager

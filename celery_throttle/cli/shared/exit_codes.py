@@ -42,7 +42,7 @@ _CODES: tuple[tuple[type[ThrottleError], ExitCode], ...] = (
 class CommandError(click.ClickException):
     """An error that ends a command with an exit code, and is shown as one line."""
 
-    def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
+    def __init__(self, message: str, code: int = ExitCode.FAILED) -> None:
         super().__init__(message)
         vars(self)["exit_code"] = int(code)  # click types it as an attribute of the class
 

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import click
 
-from celery_throttle.cli.shared.params import DurationType, KeyType, NameType
-from celery_throttle.cli.shared.target import find_target
-from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.cli.shared.target import Target, pass_target
+from celery_throttle.errors import ThrottleError
+from celery_throttle.limits.duration import MICROSECONDS, parse_duration
+from celery_throttle.limits.key import LimitRef, check_name, parse_key
+from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.status.stored import read_names
 from celery_throttle.tasks.app_limits import AppLimits
 
-
-def to_seconds(duration: int | None) -> float | None:
-    """Convert a :class:`DurationType` to seconds."""
-    return None if duration is None else duration / MICROSECONDS
+Decorator = Callable[[Any], Any]
 
 
-Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+class Parsed(click.ParamType):
+    """The type of an argument or option that a function of this package parses."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse text."""
+        try:
+            return self._parse(value)
+        except ThrottleError as error:
+            self.fail(str(error), param, ctx)
 
 
-def make_completer(list_names: Callable[[AppLimits], Iterable[str]]) -> Completer:
+LIMIT = Parsed("limit", Limit.of)
+NAME = Parsed("limit", check_name)
+KEY = Parsed("key", parse_key)  # as people write it or as commands show it; then encoded
+SECONDS = Parsed("duration", lambda text: parse_duration(text) / MICROSECONDS)
+
+
+def make_completer(
+    list_names: Callable[[AppLimits], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a function that completes names of the server for the shell; quiet on errors."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         try:
-            names = [*list_names(find_target(ctx).throttle)]
+            names = [*list_names(Target(ctx).throttle)]
         except Exception:  # noqa: BLE001  # a traceback would spoil the user's line
             return []
         return [name for name in names if name.startswith(incomplete)]
@@ -35,42 +55,87 @@ def make_completer(list_names: Callable[[AppLimits], Iterable[str]]) -> Complete
     return complete
 
 
-complete_limit = make_completer(lambda throttle: throttle.run_plan(read_names(throttle.observer)))
+_complete_limit = make_completer(lambda throttle: throttle.run_plan(read_names(throttle.observer)))
 
-Decorator = Callable[[Any], Any]
 
-limit_argument: Decorator = click.argument("limit", type=NameType(), shell_complete=complete_limit)
-limit_or_all: Decorator = click.argument(
-    "limit", type=NameType(), required=False, shell_complete=complete_limit
-)
-all_option: Decorator = click.option("--all", "is_all", is_flag=True, help="Apply to all limits.")
-key_argument: Decorator = click.argument("key", type=KeyType(), required=False)
+def limit_argument(*, required: bool = True) -> Decorator:
+    """Return a decorator that adds the name of a limit."""
+    return click.argument("limit", type=NAME, required=required, shell_complete=_complete_limit)
+
+
+def takes_ref(*, key_option: bool = False, or_all: bool = False) -> Decorator:
+    """Return a decorator that adds LIMIT and KEY; the command gets them as ``ref``.
+
+    ``key_option``: KEY is an option; ``or_all``: the option ``--all`` may take their place, and
+    ``ref`` is None then.
+    """
+
+    def decorate(command: Any) -> Any:
+        @wraps(command)
+        def run(
+            *args: Any, limit: str | None, key: str | None, is_all: bool = False, **options: Any
+        ) -> Any:
+            if is_all == (limit is not None):
+                raise click.UsageError("give the name of a limit, or --all")
+            ref = None if limit is None else LimitRef(limit, key)
+            return command(*args, ref=ref, **options)
+
+        if or_all:
+            run = click.option("--all", "is_all", is_flag=True, help="Apply to all limits.")(run)
+        if key_option:
+            run = click.option("--key", type=KEY, help="Apply to this key of the limit only.")(run)
+        else:
+            run = click.argument("key", type=KEY, required=False)(run)
+        return limit_argument(required=not or_all)(run)
+
+    return decorate
+
+
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 yes_option: Decorator = click.option(
     "--yes", "-y", is_flag=True, help="Do not ask for confirmation."
 )
 
 
-def check_limit_or_all(limit: str | None, *, is_all: bool) -> None:
-    """Raise UsageError unless either a limit is named, or all are meant."""
-    if is_all == (limit is not None):
-        raise click.UsageError("give the name of a limit, or --all")
+def most_option(default: int, rows: str) -> Decorator:
+    """Return a decorator that adds the option how many rows to list."""
+    return click.option(
+        "--most",
+        type=click.IntRange(1, 1000),
+        default=default,
+        show_default=True,
+        help=f"Number of {rows} to list.",
+    )
 
 
-def pause_length_option(command: Any) -> Any:
-    """Add the option that says how long a pause lasts."""
+def for_option(subject: str, undo: str) -> Decorator:
+    """Return a decorator that adds the option how long a change lasts, in seconds."""
     return click.option(
         "--for",
         "lasts",
-        type=DurationType(),
-        help="How long the pause lasts, such as 10m.  [default: until resume]",
-    )(command)
+        type=SECONDS,
+        help=f"How long the {subject} lasts, such as 10m.  [default: until {undo}]",
+    )
 
 
 def author_options(command: Any) -> Any:
-    """Add the options that say who changes a limit, and why."""
+    """Add the options that say who changes a limit, and why: ``by`` and ``reason``."""
     reason = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
     by = click.option(
         "--by", metavar="NAME", help="Author, recorded with the change.  [default: user@host]"
     )
     return reason(by(command))
+
+
+def command(*options: Decorator, group: click.Group | None = None) -> Decorator:
+    """Return a decorator that makes a command, which gets its target, ``as_json`` and the options.
+
+    ``options``: in the order of the help; ``group``: of the command, if it is not the main one.
+    """
+
+    def decorate(function: Any) -> click.Command:
+        for add in (pass_target, json_option, *reversed(options)):
+            function = add(function)
+        return (group.command() if group else click.command())(function)
+
+    return decorate

@@ -1,18 +1,15 @@
-"""Numbers, times, keys and pauses as people read them. Clock times are in the local time zone."""
+"""Times, pauses, previews and figures in words. Clock times are in the local time zone."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import datetime
-from math import inf
+from math import ceil
 
 from celery_throttle.observe.forecasts.solver import WORKERS, Forecast
-from celery_throttle.observe.status_text import limit_text, pause_length_text
+from celery_throttle.observe.status_text import limit_text, pause_length_text, waiting_text
 from celery_throttle.observe.text import add_author, format_author
-from celery_throttle.observe.values import Origin, Pause
-
-_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+from celery_throttle.observe.values import Origin, Pause, Preview
 
 
 def sentence(text: str) -> str:
@@ -72,9 +69,33 @@ def end_text(forecast: Forecast | None) -> str:
     return "no worker" if forecast.limited_by == WORKERS else "unknown"
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """Return a bar for each value; the highest bar is the greatest value."""
-    encoding = sys.stdout.encoding or "ascii"
-    bars = _BARS if "utf" in encoding.lower() else _ASCII_BARS
-    top = max(values, default=0) or inf
-    return "".join(bars[min(len(bars) - 1, int(value / top * len(bars)))] for value in values)
+def preview_text(preview: Preview) -> str:
+    """Return ``"12,000 tasks wait; the last would start at 14:02 instead of 13:58 (CET)."``."""
+    if not preview.waiting:
+        return "No task waits for it."
+    waiting = waiting_text(preview.waiting)
+    before, after = preview.before, preview.after
+    if before is None or after is None:
+        return f"{waiting}, in more than 2,000 lines: when the last would start is not known."
+    if preview.moves:
+        change = f"{_start(after)} instead of {_start(before)}"
+    else:
+        change = f"{_start(after)}, as without this change"
+    in_zone = f" ({zone()})" if before.at or after.at else ""
+    return f"{waiting}; the last would start {change}{in_zone}."
+
+
+def _start(forecast: Forecast) -> str:
+    return "at an unknown time" if forecast.at is None else f"at {clock(forecast.at)}"
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the percentile by nearest rank, ``share`` from 0 to 1; None if there are no values."""
+    if not values:
+        return None
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
+
+
+def format_figure(value: float | None, form: str) -> str:
+    """Return a figure as text; a dash if it was not measured."""
+    return "-" if value is None else form.format(value)

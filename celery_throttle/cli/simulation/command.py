@@ -1,25 +1,37 @@
-"""``celery-throttle simulate``: the command and its options."""
+"""``celery-throttle simulate``: the command, its options and its tables."""
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from celery_throttle.cli.shared.params import DurationType, LimitType
-from celery_throttle.cli.simulation import SimulationError, generated, memory, traces, views
-from celery_throttle.cli.simulation.run import Mode, run_trace
-from celery_throttle.errors import require_extra
+from celery_throttle.cli.shared.charts import plot_option
+from celery_throttle.cli.shared.console import Row, Table, echo_table
+from celery_throttle.cli.shared.options import LIMIT, SECONDS, json_option
+from celery_throttle.cli.shared.text import format_figure
+from celery_throttle.cli.simulation.run import (
+    ArrivalOutcome,
+    SimulatedRun,
+    figures,
+    fullest_text,
+    run_trace,
+    save_charts,
+)
+from celery_throttle.cli.simulation.traces import GENERATORS, Trace, format_seconds, read_trace
+from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.limit import Limit
+from celery_throttle.observe.text import count
 
-_PLOTS = (".svg", ".png")
+#: What becomes of a refused request, by mode.
+_MODES = {"drop": "a refused one is gone", "wait": "a refused one waits in line"}
 
 
-def _traces() -> str:
+def _forms() -> str:
     """Return the forms of a trace, for the help."""
-    rows = [(one.form, one.description) for one in generated.GENERATORS.values()]
+    rows = [(one.form, one.description) for one in GENERATORS.values()]
     rows += [
         ("FILE", "CSV file; each row has a time and, optionally, a cost"),
         ("-", "the same, from standard input"),
@@ -32,18 +44,17 @@ _HELP = f"""Play a trace of requests against limits.
 
 No server is needed. Each limit decides over the whole trace by itself, with the algorithms that the
 server runs. The table shows, for each limit, the number of admitted and refused requests, the most
-units in any window of one period, the waits of the admitted requests, and the memory of one key.
+units in any window of one period, and the waits of the admitted requests.
 
 TRACE is one of:
 
 \b
-{_traces()}
+{_forms()}
 
 Every trace except for a file takes an option such as cost=2, the cost of each request. A duration
 or period is a number and a unit: us, ms, s, m, h, d, w or month. A time is a number of seconds
 (61.5), a time of day (12:00:05) or a date and time (2026-07-01T09:30:00Z, in UTC if it has no
-zone). A file may begin with a row of column names. Blank lines and lines that begin with # are
-ignored. A sliding log of thousands of entries takes some milliseconds per request.
+zone). A sliding log of thousands of entries takes some milliseconds per request.
 
 \b
   celery-throttle simulate edges:100@60s,300s \\
@@ -56,89 +67,97 @@ ignored. A sliding log of thousands of entries takes some milliseconds per reque
 @click.option(
     "--limit",
     "limits",
-    type=LimitType(),
+    type=LIMIT,
     multiple=True,
     required=True,
     help="Limit, such as '10/s burst 5' or '10 at once'. Repeat it to compare limits.",
 )
 @click.option(
     "--mode",
-    type=click.Choice([mode.value for mode in Mode]),
-    default=Mode.DROP.value,
+    type=click.Choice([*_MODES]),
+    default="drop",
     show_default=True,
     help="drop: a refused request is lost. wait: it waits in a line, as tasks do.",
 )
 @click.option(
     "--duration",
-    type=DurationType(),
-    default=0,
+    type=SECONDS,
     help="Time for which each request holds its slot, such as 0.5s; for 'at once' limits.",
 )
 @click.option(
     "--each", is_flag=True, help="Show the decision for each request instead of the summary."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option(
-    "--memory/--no-memory",
-    "with_memory",
-    default=True,
-    help="Measure the memory of one key, if a private server can be started.  [default: memory]",
-)
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Draw the admissions over time to this file: .svg or .png.",
-)
+@plot_option
+@json_option
 def simulate(
     trace: str,
     limits: tuple[Limit, ...],
     mode: str,
-    duration: int,
+    duration: float | None,
     *,
     each: bool,
     as_json: bool,
-    with_memory: bool,
     plot: Path | None,
 ) -> None:
     """Run the command. Its help text is above."""
-    if plot is not None:
-        _check_plot(plot)
-    requests = _read(trace)
-    runs = [run_trace(requests, limit, Mode(mode), duration) for limit in limits]
-    measured = memory.measure(runs) if with_memory and (as_json or not each) else None
-    simulation = views.Simulation(requests, Mode(mode), runs, measured)
+    requests, slot_us = read_trace(trace), to_us(duration or 0.0)
+    runs = [run_trace(requests, one, in_line=mode == "wait", slot_us=slot_us) for one in limits]
     if as_json:
-        click.echo(json.dumps(simulation.as_dict(each=each), indent=2))
+        click.echo(json.dumps(_fields(requests, mode, runs, each=each), indent=2))
+    elif each:
+        echo_table(_outcomes_table(requests, runs))
     else:
-        table = views.arrivals_table if each else views.summary_table
-        views.print_table(table(simulation))
+        arrivals = count(len(requests.arrivals), "arrival")
+        span = format_seconds(requests.span)
+        click.secho(f"{requests.name}: {arrivals} in {span} s; {_MODES[mode]}\n", bold=True)
+        echo_table(_figures_table(runs))
+        click.secho("\nwaits in seconds", dim=True)
     if plot is not None:
-        from celery_throttle.cli.simulation.plot import save  # noqa: PLC0415  # an extra
-
-        try:
-            save(simulation, plot)
-        except OSError as error:
-            raise SimulationError(f"cannot write {plot}: {error}") from None
+        save_charts(requests, runs, plot)
 
 
-def _read(text: str) -> traces.Trace:
-    generator = generated.find_generator(text)
-    if generator is not None:
-        return generated.generate(generator, text)
-    if text != traces.STDIN and not Path(text).exists():
-        forms = ", ".join(repr(one.form) for one in generated.GENERATORS.values())
-        raise SimulationError(f"{text!r} is neither a file nor a trace; allowed: {forms}")
-    return traces.read(text)
+def _fields(
+    trace: Trace, mode: str, runs: Sequence[SimulatedRun], *, each: bool
+) -> dict[str, object]:
+    """Return the figures for JSON; with ``each``, including the outcome of each arrival."""
+    limits = [figures(run) for run in runs]
+    result: dict[str, object] = {
+        "trace": trace.name,
+        "mode": mode,
+        "arrivals": len(trace.arrivals),
+        "span_s": float(format_seconds(trace.span)),
+        "limits": limits,
+    }
+    if each:
+        for limit, run in zip(limits, runs, strict=True):
+            limit["starts_us"] = [one.start for one in run.outcomes]
+        result["times_us"] = [one.time for one in trace.arrivals]
+    return result
 
 
-def _check_plot(path: Path) -> None:
-    """Raise an error if the plot cannot be made, before the simulation runs."""
-    if path.suffix.lower() not in _PLOTS:
-        allowed = " or ".join(_PLOTS)
-        raise SimulationError(f"{str(path)!r} is no plot; allowed: a name that ends in {allowed}")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise SimulationError(
-            f"cannot write {path}: there is no such directory, or it is not yours"
-        )
-    with require_extra("matplotlib", "a plot", "plot"):
-        import matplotlib as mpl  # noqa: F401, PLC0415  # an extra
+def _figures_table(runs: Sequence[SimulatedRun]) -> Table:
+    rows = []
+    for found in map(figures, runs):
+        counts = (f"{found['admitted']:,}", f"{found['refused']:,}", fullest_text(found))
+        names = ("wait_p50_s", "wait_p95_s", "wait_p99_s", "wait_max_s")
+        waits = (format_figure(found[name], "{:.3f}") for name in names)
+        rows.append(Row((found["limit"], *counts, *waits)))
+    counted = (">admitted", ">refused", ">fullest window")
+    return Table(("limit", *counted, ">wait p50", ">p95", ">p99", ">max"), rows)
+
+
+def _outcomes_table(trace: Trace, runs: Sequence[SimulatedRun]) -> Table:
+    """Return the table of all outcomes, one arrival per row; with costs if one is not 1."""
+    has_costs = any(arrival.cost != 1 for arrival in trace.arrivals)
+    rows = []
+    for number, arrival in enumerate(trace.arrivals):
+        cost = f" cost {arrival.cost}" if has_costs else ""
+        outcomes = (_outcome(run.outcomes[number]) for run in runs)
+        rows.append(Row((f"{arrival.label}{cost}", *outcomes)))
+    return Table(("arrival", *(f">{run.limit}" for run in runs)), rows)
+
+
+def _outcome(outcome: ArrivalOutcome) -> str:
+    if outcome.start is None:
+        return f"refused for {format_seconds(outcome.retry_after)} s"
+    return f"admitted after {format_seconds(outcome.wait)} s" if outcome.wait else "admitted"

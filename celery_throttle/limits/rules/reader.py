@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -21,11 +23,21 @@ from celery_throttle.limits.key_template import parse_templates
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import check_same_kind, check_weight, parse_limits
 from celery_throttle.limits.rules.rules import Rules
-from celery_throttle.limits.rules.toml import Path, TomlError, find_lines, parse_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 T = TypeVar("T")
 
 _TABLES = ("limits", "weights", "routes")
+
+#: The keys of nested tables: ``("routes", "shop.*")``.
+_Path = tuple[str, ...]
+
+_KEY = r'(?:"(?:\\.|[^"\\])*"|\'[^\']*\'|[\w-]+)'
+_HEAD = re.compile(rf"\s*(\[?)\[?\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*[\]=]")
 
 
 def read_rules(text: str, source: str, code: Mapping[str, Limits] | None = None) -> Rules:
@@ -43,22 +55,70 @@ def read_rules(text: str, source: str, code: Mapping[str, Limits] | None = None)
         RulesError: there are mistakes; it has all of them, each with its line.
     """
     try:
-        reader = _Reader(parse_toml(text), code)
-        rules = reader.read()
-        lines = find_lines(text) if reader.mistakes else {}
-    except TomlError as error:
-        raise RulesError(source, [(error.line, str(error))]) from None
+        reader = _Reader(_parse_toml(text, source), code)
     except RecursionError:
         raise RulesError(source, [(None, "tables or lists are nested too deeply")]) from None
+    rules = reader.read()
     if reader.mistakes:
-        raise RulesError(source, sorted((lines[path], text) for path, text in reader.mistakes))
+        raise RulesError(source, reader.locate_mistakes(text))
     return rules
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    if not text.strip():
+        empty = "the file is empty; allowed, if it has no rules: a comment"
+        raise RulesError(source, [(None, empty)])
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except ValueError as error:  # a TOMLDecodeError, or a number with thousands of digits
+        problem, _, position = str(error).partition(" (at ")
+        if not position:
+            raise RulesError(source, [(None, f"the file is not TOML: {problem}")]) from None
+        found = re.match(r"line (\d+)", position)
+        line = int(found[1]) if found else text.rstrip().count("\n") + 1
+        wrong = shown(text.split("\n")[line - 1].strip(" \t\r"))
+        twice = problem.startswith("Cannot ")  # overwrite, declare twice, redefine
+        allowed = "each name once" if twice else 'rows such as stripe = "100/s"'
+        mistake = f"{wrong} is not TOML: {problem}; allowed: {allowed}"
+        raise RulesError(source, [(line, mistake)]) from None
+    return tables
+
+
+def _find_lines(lines: list[str]) -> dict[_Path, int]:
+    """Return the lines, from 1, of the tables and of the rows that begin a line.
+
+    ``tomllib`` tells the lines of syntax errors only, and no maintained library those of values.
+    """
+    found: dict[_Path, int] = {}
+    table: _Path = ()
+    for number, line in enumerate(lines, 1):
+        match = _HEAD.match(line)
+        if match:
+            keys = tuple(map(_unquote, re.findall(_KEY, match[2])))
+            path = keys if match[1] else (*table, *keys)
+            table = path if match[1] else table
+            found.setdefault(path[:1], number)
+            found.setdefault(path, number)
+    return found
+
+
+def _line_of(item: object, lines: list[str], row: int) -> int:
+    """Return the line of a text in a list that begins in the line ``row``; else ``row``."""
+    if not isinstance(item, str):
+        return row
+    quoted = (f'"{item}"', f"'{item}'")
+    rest = enumerate(lines[row - 1 :], row)
+    return next((number for number, line in rest if any(text in line for text in quoted)), row)
+
+
+def _unquote(key: str) -> str:
+    return str(tomllib.loads(f"key = {key}")["key"]) if key[0] in "\"'" else key
 
 
 class _Entry(NamedTuple):
     """A row of a table."""
 
-    path: Path
+    path: _Path
     text: str  #: a name, a name and key, or the task of a route
     value: Any
 
@@ -67,7 +127,8 @@ class _Reader:
     """Reads a document, and collects mistakes with the paths of their values."""
 
     def __init__(self, document: Mapping[str, Any], code: Mapping[str, Limits] | None) -> None:
-        self.mistakes: list[tuple[Path, str]] = []
+        #: The path of each mistake, the item of a list that it is in, if any, and what is wrong.
+        self.mistakes: list[tuple[_Path, Any, str]] = []
         self._code = code
         self._entries: dict[str, list[_Entry]] = {name: [] for name in _TABLES}
         for name, table in document.items():
@@ -83,7 +144,7 @@ class _Reader:
         weights = {ref: weight for _, ref, weight in self._read_refs("weights", _parse_weight)}
         return Rules(self._read_limits(), weights, self._read_routes())
 
-    def _flatten(self, path: Path, table: Mapping[str, Any]) -> Iterator[_Entry]:
+    def _flatten(self, path: _Path, table: Mapping[str, Any]) -> Iterator[_Entry]:
         """Yield the rows of a table; a name with a dot but no quotes is a mistake."""
         for key, value in table.items():
             inner = (*path, key)
@@ -95,7 +156,7 @@ class _Reader:
             if len(names) > 1:
                 of_key = "" if path[0] == "routes" else f', or "{":".join(names)}" for a key'
                 advice = f'write "{text}"{of_key}'
-                self.mistakes.append((inner, f"{text} has a dot, but no quotes; {advice}"))
+                self.mistakes.append((inner, None, f"{text} has a dot, but no quotes; {advice}"))
             yield _Entry(inner, text, value)
 
     def _read_limits(self) -> dict[LimitRef, Limits]:
@@ -147,8 +208,8 @@ class _Reader:
     def _parse(self, entry: _Entry, parse: Callable[[Any, str], T]) -> T | None:
         """Parse a value; None if there are mistakes. Those in an item of a list have its line."""
         before = len(self.mistakes)
-        for index, item in enumerate(entry.value if isinstance(entry.value, list) else ()):
-            with self._collect_mistakes((*entry.path, index)):
+        for item in entry.value if isinstance(entry.value, list) else ():
+            with self._collect_mistakes(entry.path, item):
                 parse(item, entry.text)
         if len(self.mistakes) == before:
             with self._collect_mistakes(entry.path):
@@ -163,12 +224,23 @@ class _Reader:
             )
 
     @contextmanager
-    def _collect_mistakes(self, path: Path) -> Iterator[None]:
+    def _collect_mistakes(self, path: _Path, item: Any = None) -> Iterator[None]:
         """Suppress an error of ours, and note it as a mistake."""
         try:
             yield
         except ThrottleError as error:
-            self.mistakes.append((path, str(error)))
+            self.mistakes.append((path, item, str(error)))
+
+    def locate_mistakes(self, text: str) -> list[tuple[int | None, str]]:
+        """Return the mistakes with their lines: those of their items, rows or tables."""
+        lines = text.split("\n")
+        found = _find_lines(lines)
+        located: list[tuple[int | None, str]] = []
+        for path, item, mistake in self.mistakes:
+            sizes = range(len(path), 0, -1)
+            row = next((found[path[:size]] for size in sizes if path[:size] in found), 1)
+            located.append((_line_of(item, lines, row), mistake))
+        return sorted(located)
 
 
 def _check_table(name: str, table: Any) -> None:

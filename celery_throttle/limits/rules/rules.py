@@ -1,17 +1,36 @@
-"""The content of a rules file as an immutable value."""
+"""The content of a rules file as an immutable value, as text, and compared with another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from fnmatch import translate
 from hashlib import blake2b
 from types import MappingProxyType
+from typing import Literal, TypeVar
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.rules.dump import dump_rules
+from celery_throttle.limits.limit import Limit, Limits
+from celery_throttle.limits.requirement import format_limits
+
+Kind = Literal["added", "removed", "changed", "moved"]
+What = Literal["limit", "weight", "route"]
+
+Subject = TypeVar("Subject", LimitRef, str)
+V = TypeVar("V")
 
 _DIGEST_BYTES = 16
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+#: The wildcards of ``fnmatch``, without ``*``.
+_LITERALS = re.compile(r"[?\[]")
+
+#: An empty file would be a mistake: an editor or a full disk may have truncated it.
+_NO_RULES = "# No rules.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +57,140 @@ class Rules:
         text = dump_rules(self.limits, self.weights, self.routes)
         digest = blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
         object.__setattr__(self, "digest", digest)
+
+
+def dump_rules(
+    limits: Mapping[LimitRef, Sequence[Limit]],
+    weights: Mapping[LimitRef, int],
+    routes: Mapping[str, Sequence[str]],
+) -> str:
+    """Return the text of a rules file with this content; names and keys are sorted."""
+    tables = {
+        "limits": [(format_ref(ref), format_toml(limits[ref])) for ref in sort_refs(limits)],
+        "weights": [(format_ref(ref), str(weights[ref])) for ref in sort_refs(weights)],
+        "routes": [(task, format_texts(routes[task])) for task in sort_tasks(routes)],
+    }
+    return "\n".join(_table(name, rows) for name, rows in tables.items() if rows) or _NO_RULES
+
+
+def _table(name: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = [f"{key if _BARE_KEY.fullmatch(key) else _quote(key)} = {text}" for key, text in rows]
+    return "\n".join([f"[{name}]", *lines, ""])
+
+
+def format_ref(ref: LimitRef) -> str:
+    """Return a limit, or one key of it, as in a rules file: ``"mail"``, ``"mail:42"``."""
+    return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
+
+
+def format_toml(limits: Iterable[Limit]) -> str:
+    """Return the limits of one name or key as TOML."""
+    return format_texts(format_limits(limits))
+
+
+def format_texts(texts: Sequence[str]) -> str:
+    """Return one text, or a list of several, as TOML."""
+    if len(texts) == 1:
+        return _quote(texts[0])
+    return f"[{', '.join(map(_quote, texts))}]"
+
+
+def sort_refs(refs: Iterable[LimitRef]) -> list[LimitRef]:
+    """Sort limits by name, each before its keys."""
+    return sorted(refs, key=lambda ref: (ref.name, ref.key or ""))
+
+
+def sort_tasks(routes: Collection[str]) -> list[str]:
+    """Sort names of tasks; then come the patterns, whose order counts, as they are."""
+    names = sorted(task for task in routes if not is_pattern(task))
+    return [*names, *filter(is_pattern, routes)]
+
+
+def _quote(text: str) -> str:
+    """Quote a text for TOML, which has the escapes of JSON and one control character more."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def is_pattern(route: str) -> bool:
+    """Whether a route is a pattern, in which ``*`` stands for any text."""
+    return "*" in route
+
+
+def compile_route(route: str) -> re.Pattern[str]:
+    """Return an expression whose ``match`` accepts a whole text. Upper and lower case differ.
+
+    All characters but ``*`` stand for themselves, as names of tasks and paths may contain ``?`` and
+    ``[``.
+    """
+    # translate() matches without backtracking, so a client cannot make a match slow by its path.
+    return re.compile(translate(_LITERALS.sub(r"[\g<0>]", route)))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two sets of rules.
+
+    Attributes:
+        kind: ``"moved"`` is for patterns of routes only, whose order counts.
+        what: What is added, removed, changed or moved.
+        subject: The limit and key, or the task name or pattern of a route.
+        old: The value before, as in a rules file; None if there was none.
+        new: The value after, as in a rules file; None if there is none.
+    """
+
+    kind: Kind
+    what: What
+    subject: LimitRef | str
+    old: str | None
+    new: str | None
+
+    def __str__(self) -> str:
+        subject = self.subject if isinstance(self.subject, str) else format_ref(self.subject)
+        values = " -> ".join(value for value in (self.old, self.new) if value is not None)
+        return f"{self.what} {subject} {self.kind}: {values}"
+
+
+def diff_rules(old: Rules, new: Rules) -> tuple[Change, ...]:
+    """Return the changes from ``old`` to ``new``: limits first, then weights, then routes.
+
+    Texts that mean the same limit are no change. There are no changes if, and only if, the two are
+    equal.
+    """
+    return (
+        *_compare("limit", sort_refs, old.limits, new.limits, format_toml),
+        *_compare("weight", sort_refs, old.weights, new.weights, str),
+        *_compare("route", sort_tasks, old.routes, new.routes, format_texts),
+        *_compare_order(old, new),
+    )
+
+
+def _compare(
+    what: What,
+    sort: Callable[[Collection[Subject]], Iterable[Subject]],
+    old: Mapping[Subject, V],
+    new: Mapping[Subject, V],
+    format_value: Callable[[V], str],
+) -> Iterator[Change]:
+    for subject in sort({**old, **new}):
+        before, after = old.get(subject), new.get(subject)
+        if before is None and after is not None:
+            yield Change("added", what, subject, None, format_value(after))
+        elif before is not None and after is None:
+            yield Change("removed", what, subject, format_value(before), None)
+        elif before is not None and after is not None and before != after:
+            yield Change("changed", what, subject, format_value(before), format_value(after))
+
+
+def _compare_order(old: Rules, new: Rules) -> Iterator[Change]:
+    """Yield the patterns that have moved among those that both rules have."""
+    common = {*filter(is_pattern, old.routes)} & {*new.routes}
+    before, after = ([task for task in rules.routes if task in common] for rules in (old, new))
+    unmoved = {
+        task
+        for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+        for task in before[block.a : block.a + block.size]
+    }
+    for task in after:
+        if task not in unmoved:
+            old_position, new_position = (order.index(task) + 1 for order in (before, after))
+            yield Change("moved", "route", task, f"pattern {old_position}", f"{new_position}")

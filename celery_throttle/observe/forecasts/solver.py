@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from math import isfinite
 from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.forecasts.capacity import Capacity
-from celery_throttle.observe.forecasts.fluid import FluidLine
-from celery_throttle.observe.forecasts.merge import drain_times
+from celery_throttle.observe.forecasts.fluid import Capacity, Drained, FluidLine, drain_times
+from celery_throttle.observe.observer import at_time_or_none
 
 #: ``limited_by`` of a forecast if limits have room, and processes are missing.
 WORKERS = "workers"
@@ -24,8 +23,6 @@ _LATE_US = 500_000
 #: Workers are also too few if tasks that could run are left for this long, while the limits allow
 #: this many times the measured rate.
 _BEHIND_US, _SLOWER_RATIO = 30_000, 1.25
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +64,11 @@ class WaitingLine(NamedTuple):
         """How many tasks wait."""
         return sum(tasks for _, tasks in self.ranks)
 
-    def without_unknown(self, known: Container[LimitRef]) -> WaitingLine:
-        """Return the line without the limits that are not defined."""
-        return self._replace(costs={ref: self.costs[ref] for ref in self.costs if ref in known})
-
 
 #: Selects the lines that a forecast is about.
 LineFilter = Callable[[WaitingLine], bool]
 
-#: For each limit and key, the capacity of each of its limits; None for slots.
+#: For each limit and key that is defined, the capacity of each of its clauses; None for slots.
 Capacities = Mapping[LimitRef, Sequence[Capacity | None]]
 
 
@@ -121,33 +114,29 @@ def solve(
     ``measured`` is the rate at which tasks of these lines started lately, per second. It counts if
     limits have slots, or there are too few workers. ``now`` is the server's time in microseconds.
     """
-    known = [(line.without_unknown(capacities), matches(line)) for line in lines]
-    own = [line for line, is_own in known if is_own]
+    own = [line for line in lines if matches(line)]
     waiting = sum(line.tasks for line in own)
     if not waiting:
         return _forecast(0, 0.0, None, now)
-    refs = dict.fromkeys(ref for line in own for ref in line.costs)
-    # Nothing passes until it is resumed.
-    closed = [ref for ref in refs if any(one and one.rate == 0 for one in capacities[ref])]
-    if closed:
-        return Forecast(waiting, None, None, closed[0].name)
-    late = any(_is_late(line, capacities) for line in own)
+    refs = dict.fromkeys(ref for line in own for ref in line.costs if ref in capacities)
+    for ref in refs:  # nothing passes until it is resumed
+        if any(one and one.rate == 0 for one in capacities[ref]):
+            return Forecast(waiting, None, None, ref.name)
     slots = next((ref.name for ref in refs if None in capacities[ref]), None)
-    if slots is not None and not measured and not late:
-        return Forecast(waiting, None, None, slots)
-    seconds, limit = _last_line([line for line, _ in known], own, capacities)
+    late = any(_is_late(line, capacities) for line in own)
+    if slots is not None and not measured:
+        return Forecast(waiting, None, None, WORKERS if late else slots)
+    last = _last_line(lines, matches, capacities)
+    seconds, limit = last.seconds, last.limit
     # Workers that are too slow leave due tasks for a while between two claims.
-    behind = any(line.late > _BEHIND_US for line in own)
-    if behind and is_slower(waiting, measured, seconds):
+    if any(line.late > _BEHIND_US for line in own) and is_slower(waiting, measured, seconds):
         late = True
-    if slots is not None or late:
-        by_workers = waiting / measured if measured else None
-        if slots is not None and by_workers is None:
-            return Forecast(waiting, None, None, WORKERS)
-        if late or (by_workers or 0.0) > seconds:
-            limit = WORKERS if late else slots
-        seconds = max(seconds, by_workers or 0.0)
-    return _forecast(waiting, seconds, limit, now)
+    by_workers = waiting / measured if measured and (late or slots is not None) else 0.0
+    if late:
+        limit = WORKERS
+    elif by_workers > seconds:
+        limit = slots
+    return _forecast(waiting, max(seconds, by_workers), limit, now)
 
 
 def is_slower(waiting: int, measured: float | None, seconds: float) -> bool:
@@ -160,45 +149,39 @@ def _is_late(line: WaitingLine, capacities: Capacities) -> bool:
 
     Each claim of a worker resets ``late``, also if it leaves tasks for which it has no process.
     """
-    if line.late > _LATE_US or not line.late or not line.costs:
+    refs = [ref for ref in line.costs if ref in capacities]
+    if line.late > _LATE_US or not line.late or not refs:
         return line.late > _LATE_US
     return all(
         capacity is not None
         and not capacity.paused
-        and capacity.stored >= cost / MILLION + capacity.rate * _LATE_US / MICROSECONDS
-        for ref, cost in line.costs.items()
+        and capacity.stored >= line.costs[ref] / MILLION + capacity.rate * _LATE_US / MICROSECONDS
+        for ref in refs
         for capacity in capacities[ref]
     )
 
 
 def _last_line(
-    lines: Sequence[WaitingLine], own: Sequence[WaitingLine], capacities: Capacities
-) -> tuple[float, str | None]:
-    """Return seconds until the last of some lines is empty, and the limit that it waits for."""
-    indexes: dict[LimitRef, range] = {}
-    every: list[Capacity] = []
-    for ref, some in capacities.items():
-        known = [capacity for capacity in some if capacity is not None]
-        indexes[ref] = range(len(every), len(every) + len(known))
-        every += known
-    parts = [(line, rank, tasks) for line in lines for rank, tasks in line.ranks]
-    drained = drain_times([_line(*part, indexes) for part in parts], every)
-    own_ids = {id(line) for line in own}
-    ends = [end for end, part in zip(drained, parts, strict=True) if id(part[0]) in own_ids]
-    last = max(ends, key=lambda end: end.seconds)
-    return last.seconds, last.limit
-
-
-def _line(line: WaitingLine, rank: int, tasks: int, indexes: Mapping[LimitRef, range]) -> FluidLine:
-    costs = ((index, cost / MILLION) for ref, cost in line.costs.items() for index in indexes[ref])
-    return FluidLine(tasks, tuple(costs), rank, line.weight, line.queue)
+    lines: Sequence[WaitingLine], matches: LineFilter, capacities: Capacities
+) -> Drained:
+    """Return when the last of the matching lines is empty."""
+    parts: list[FluidLine] = []
+    is_own: list[bool] = []
+    for line in lines:
+        costs = tuple(
+            (capacity, cost / MILLION)
+            for ref, cost in line.costs.items()
+            for capacity in capacities.get(ref, ())
+            if capacity is not None
+        )
+        for rank, tasks in line.ranks:
+            parts.append(FluidLine(tasks, costs, rank, line.weight, line.queue))
+            is_own.append(matches(line))
+    ends = zip(drain_times(parts), is_own, strict=True)
+    return max((end for end, own in ends if own), key=lambda end: end.seconds)
 
 
 def _forecast(waiting: int, seconds: float, limit: str | None, now: int) -> Forecast:
     if not isfinite(seconds):
         return Forecast(waiting, None, None, limit)
-    try:
-        at = _EPOCH + timedelta(microseconds=now + round(seconds * MICROSECONDS))
-    except OverflowError:  # in thousands of years
-        at = None
-    return Forecast(waiting, seconds, at, limit)
+    return Forecast(waiting, seconds, at_time_or_none(now + seconds * MICROSECONDS), limit)

@@ -14,15 +14,14 @@ from celery_throttle.limits.duration import MICROSECONDS, is_endless
 from celery_throttle.limits.grammar import FIRST_REQUEST
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Concurrency, Rate
+from celery_throttle.limits.rate import Concurrency
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.observe.forecasts.capacity import Capacity
+from celery_throttle.observe.forecasts.fluid import Capacity
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan, has_keys, ref_arguments
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_NAME
-from celery_throttle.store.script import Call, script
 
 #: Windows that count one by one; after them the capacity is a steady rate.
 _MAX_WINDOWS = 100
@@ -70,15 +69,16 @@ class Availability(NamedTuple):
         return max(0, min(amounts, default=sys.maxsize))
 
     def capacities(self, name: str, now: int) -> list[Capacity | None]:
-        """Return the capacity of each clause; see :func:`read_capacity`.
+        """Return the capacity of each clause after the time ``now``; None of one with slots.
 
         A name without limits, as that of a fan-out, has one while it is paused.
         """
+        if is_endless(self.paused):
+            return [Capacity(name, 0.0)]
         if not self.limits and self.paused:
-            rate = 0.0 if is_endless(self.paused) else _ANY
-            return [Capacity(name, rate, _ANY, _ANY, self.paused / MICROSECONDS)]
+            return [Capacity(name, _ANY, _ANY, _ANY, self.paused / MICROSECONDS)]
         return [
-            read_capacity(name, limit, state, self.paused, now)
+            _read_capacity(name, limit, state, self.paused, now)
             for limit, state in zip(self.limits, self.states, strict=True)
         ]
 
@@ -89,19 +89,18 @@ def unused_state(limit: Limit) -> ClauseState:
 
 
 def read_states(observer: Observer, refs: Iterable[LimitRef]) -> Plan[dict[LimitRef, Availability]]:
-    """Return what limits and keys can grant, for those that are defined."""
+    """Return what limits and keys can grant, for those that the server or the code defines."""
     found: dict[LimitRef, Availability] = {}
     rest = iter(refs)
     while batch := list(islice(rest, _MAX_REFS)):
-        limits = yield from read_limits(observer, batch)
-        states = yield from _read_stored_states(observer, limits)
+        limits = yield from _read_limits(observer, batch)
         for ref, own in limits.items():
-            unused = Availability(own, 0, [unused_state(limit) for limit in own])
-            found[ref] = states.get(ref, unused)
+            found[ref] = Availability(own, 0, [unused_state(limit) for limit in own])
+        yield from _add_stored_states(observer, limits, found)
     return found
 
 
-def read_limits(
+def _read_limits(
     observer: Observer, refs: Sequence[LimitRef]
 ) -> Plan[dict[LimitRef, Sequence[Limit]]]:
     """Return the limits in force, for those that the server or the code defines.
@@ -121,75 +120,69 @@ def read_limits(
     return found
 
 
-def _read_stored_states(
-    observer: Observer, limits: Mapping[LimitRef, Sequence[Limit]]
-) -> Plan[dict[LimitRef, Availability]]:
-    """Return what limits and keys can grant, for those of which something is stored."""
+def _add_stored_states(
+    observer: Observer,
+    limits: Mapping[LimitRef, Sequence[Limit]],
+    found: dict[LimitRef, Availability],
+) -> Plan[None]:
+    """Add what limits and keys can grant, for those of which something is stored."""
     refs = list(limits)
     while refs:
         requirement = Requirement(tuple(refs), (MILLION,) * len(refs))
         names, args = ref_arguments(observer.keys, requirement)
-        args = [observer.now(), int(has_keys(refs)), *args]
-        status, *rows = yield Call(script("capacity"), [observer.keys.limits, *names], args)
+        names.insert(0, observer.keys.limits)
+        status, *rows = yield observer.call("capacity", names, int(has_keys(refs)), *args)
         if status != _UNKNOWN:
-            return {ref: _read_row(limits[ref], row) for ref, row in zip(refs, rows, strict=True)}
+            for ref, (paused, *numbers) in zip(refs, rows, strict=True):
+                fours = zip(*[iter(numbers)] * 4, strict=True)
+                states = [ClauseState(*four) for four in fours]
+                found[ref] = Availability(limits[ref], paused, states)
+            return
         refs.pop(rows[0] - 1)  # it was never used, or not for so long that its windows have ended
-    return {}
 
 
-def _read_row(limits: Sequence[Limit], row: Sequence[int]) -> Availability:
-    paused, *numbers = row
-    fours = zip(*[iter(numbers)] * 4, strict=True)
-    return Availability(limits, paused, [ClauseState(*four) for four in fours])
-
-
-def read_capacity(
+def _read_capacity(
     name: str, limit: Limit, state: ClauseState, paused: int, now: int
 ) -> Capacity | None:
-    """Return the capacity of a limit after the time ``now``; None if it has slots.
-
-    ``paused`` is in microseconds. Nobody knows when slots are released.
+    """Return the capacity of a clause; None if it has slots: nobody knows when they are released.
 
     A window admits its units when it begins, and so does a log of which most was used at once. A
     sliding window, and a log that was filled evenly, admit steadily.
     """
-    if is_endless(paused):
-        return Capacity(name, 0.0)
     if isinstance(limit.rate, Concurrency):
         return None
-    rate = limit.rate.count / limit.rate.period_us * MICROSECONDS * state.share / MILLION
+    period = limit.rate.period_us
+    per_second = limit.rate.count / period * MICROSECONDS * state.share / MILLION
     stored = state.amount / MILLION
     # Fractions of a unit and owed units count. A leaky queue admits one unit when it is empty.
     if state.wait > 0 or limit.algorithm == "leaky-queue":
-        stored = 1 - state.wait / MICROSECONDS * rate
-    windows = _windows(limit, limit.rate, state, now)
+        stored = 1 - state.wait / MICROSECONDS * per_second
+    windows = [
+        (start / MICROSECONDS, units) for start, units in _windows(limit, period, state, now)
+    ]
     if windows and state.wait > 0:
         stored = 0.0
-    return Capacity(name, rate, stored, limit.burst, paused / MICROSECONDS, windows)
+    return Capacity(name, per_second, stored, limit.burst, paused / MICROSECONDS, windows)
 
 
-def _windows(
-    limit: Limit, rate: Rate, state: ClauseState, now: int
-) -> tuple[tuple[float, float], ...]:
-    period, burst = rate.period_us, float(limit.burst)
+def _windows(limit: Limit, period: int, state: ClauseState, now: int) -> list[tuple[int, float]]:
+    """Return microseconds until each window begins, and its units; none if units pass steadily."""
     if limit.algorithm == "fixed-window":
-        starts = _window_starts(limit, state, period, now)
-        return tuple((start / MICROSECONDS, burst) for start in starts)
+        return [(start, limit.burst) for start in _window_starts(limit, period, state, now)]
     if limit.algorithm == "sliding-log" and state.full - state.wait < period / 2:
         # Units in use return together; free ones, if used now, a period from now.
         free = state.amount / MILLION
-        used = [(start / MICROSECONDS, burst - free) for start in _periods(state.full, period)]
-        unused = [(start / MICROSECONDS, free) for start in _periods(period, period)]
-        return tuple(sorted(window for window in used + unused if window[1] > 0))
+        used = [(start, limit.burst - free) for start in _periods(state.full, period)]
+        unused = [(start, free) for start in _periods(period, period)]
+        return sorted(window for window in used + unused if window[1] > 0)
     if limit.algorithm == "sliding-window" and state.full == 0:
         # Units used now are in use at least until the next part begins.
         part = period // limit.parts
-        return (((part - now % part) / MICROSECONDS, 0.0),)
-    return ()
+        return [(part - now % part, 0.0)]
+    return []
 
 
-def _window_starts(limit: Limit, state: ClauseState, period: int, now: int) -> list[int]:
-    """Return microseconds until each of the next windows begins."""
+def _window_starts(limit: Limit, period: int, state: ClauseState, now: int) -> list[int]:
     if isinstance(limit.window, Calendar):
         starts = limit.window.starts(limit.calendar_period or "", now, _MAX_WINDOWS)
         return [start - now for start in starts if start > now]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import inf
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from celery_throttle.errors import require_extra
-from celery_throttle.observe.metrics.source import MAX_LIMITS, FigureSource, Observed
 from celery_throttle.observe.metrics.table import (
     COUNTER,
     GAUGE,
     HISTOGRAM,
+    MAX_LIMITS,
     METRICS,
     PREFIX,
     Histogram,
+    Observed,
+    SampleSource,
 )
 from celery_throttle.observe.metrics.table import Metric as TableRow
 
@@ -60,7 +61,7 @@ class ThrottleCollector(Collector):
     """
 
     def __init__(self, throttle: Observed, *, max_limits: int = MAX_LIMITS) -> None:
-        self._source = FigureSource(throttle, max_limits)
+        self._source = SampleSource(throttle, max_limits)
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values, for the registry. Does not call the server.
@@ -74,11 +75,11 @@ class ThrottleCollector(Collector):
 
         :meta private:
         """
-        figures = self._source.read()
+        samples = self._source.read()
         for metric in METRICS:
             family = _make_family(metric)
-            for labels, value in metric.read(figures):
-                family.add_metric(labels, *_values(value))
+            for labels, value in samples[metric.name]:
+                family.add_metric(labels, *(value if isinstance(value, Histogram) else [value]))
             yield family
 
 
@@ -124,11 +125,3 @@ def start_server(
 
 def _make_family(metric: TableRow) -> Any:
     return _FAMILIES[metric.kind](f"{PREFIX}{metric.name}", metric.help, labels=metric.labels)
-
-
-def _values(value: float | Histogram) -> tuple[Any, ...]:
-    """Return the value of a sample as its family takes it."""
-    if not isinstance(value, Histogram):
-        return (value,)
-    buckets = [("+Inf" if bound == inf else str(bound), count) for bound, count in value.buckets]
-    return buckets, value.sum

@@ -5,20 +5,33 @@ Every exporter goes by this table, so all of them show the same names and number
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from celery_throttle.observe.metrics.figures import Figures, LimitFigures
+from celery_throttle.errors import ThrottleError
+from celery_throttle.observe.metrics.figures import Figures, LimitFigures, read_figures
+from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.totals import WAIT_BOUNDS, Totals
-from celery_throttle.observe.values import Pause
+from celery_throttle.observe.values import LimitStatus
 from celery_throttle.operations.author import API
+from celery_throttle.operations.plan import Plan
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 #: The prefix of all names.
 PREFIX = "celery_throttle_"
+
+#: Limits that a page of metrics shows by default.
+MAX_LIMITS = 1000
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
@@ -30,19 +43,18 @@ class Histogram(NamedTuple):
     """The value of a histogram.
 
     Attributes:
-        buckets: pairs of an upper bound, and how many values are not above it.
+        buckets: pairs of an upper bound as text, and how many values are not above it.
         sum: the sum of all values.
     """
 
-    buckets: tuple[tuple[float, int], ...]
+    buckets: tuple[tuple[str, int], ...]
     sum: float
 
 
-class Sample(NamedTuple):
-    """One value of a metric, with a value for each of its labels."""
+Value = float | Histogram
 
-    labels: tuple[str, ...]
-    value: float | Histogram
+#: The values of each metric by its name, each with a value for each of its labels.
+Samples = Mapping[str, list[tuple[tuple[str, ...], Value]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,279 +62,248 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: without :data:`PREFIX`.
-        kind: :data:`COUNTER`, :data:`GAUGE` or :data:`HISTOGRAM`.
-        unit: of its values, such as ``"seconds"``; empty for a number without a unit.
+        name: without :data:`PREFIX`. Only those of counters end in ``_total``, and only those of
+            seconds contain that word.
         help: what it counts or measures.
         labels: the names of its labels.
-        read: returns its samples; of None, if the server did not answer.
     """
 
     name: str
-    kind: str
-    unit: str
     help: str
-    labels: tuple[str, ...]
-    read: Callable[[Figures | None], Iterable[Sample]]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Its type: :data:`COUNTER`, :data:`GAUGE` or :data:`HISTOGRAM`."""
+        if self.name == "wait_seconds":
+            return HISTOGRAM
+        return COUNTER if self.name.endswith("_total") else GAUGE
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values: ``"seconds"``, or empty for a number without a unit."""
+        return "seconds" if "seconds" in self.name else ""
 
 
-def _of_fleet(value: Callable[[Figures], float | None]) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of one value of the whole server; none if it is None."""
+#: What each metric counts or measures, by its labels and its name.
+_TABLE: Mapping[tuple[str, ...], Mapping[str, str]] = {
+    (): {
+        "up": "1 if the limits server answered, else 0.",
+        "workers": "Live workers.",
+        "limits_omitted": "Limits that this page leaves out, as there are more than it may show.",
+        "rules_file_valid": (
+            "0 if the rules file of a live worker has mistakes, else 1; absent without a rules "
+            "file."
+        ),
+        "outage_seconds_total": (
+            "Seconds that workers spent in outage mode, summed over workers, added when each ends."
+        ),
+    },
+    ("queue",): {
+        "tasks_runnable": (
+            "Waiting tasks whose units are available now, but which no process takes."
+        ),
+    },
+    ("queue", "reason"): {
+        "tasks_stranded": (
+            "Waiting tasks that no live worker can start. Reason: queue, limit or task."
+        ),
+    },
+    ("limit",): {
+        "limit_units_per_second": (
+            "Units per second that the limit grants over the long run; absent for slots."
+        ),
+        "units_granted_total": "Units granted to calls and tasks.",
+        "shadow_refusals_total": (
+            "Allowed calls and tasks that the shadow clauses would have refused."
+        ),
+        "tasks_parked_total": "Tasks that joined a line.",
+        "tasks_released_total": (
+            "Tasks that a worker claimed from a line together with their units."
+        ),
+        "tasks_waiting": "Tasks that wait at the limit now.",
+        "oldest_wait_seconds": (
+            "Wait of the oldest waiting task; absent if no task waits; a lower bound with many "
+            "keys."
+        ),
+        "wait_seconds": "Waits of the tasks that were claimed from lines. The sum is an estimate.",
+        "forecast_seconds": (
+            "Expected time until the last waiting task has started; absent if unknown."
+        ),
+        "next_due_seconds": (
+            "Time until the limit next has room for a waiting task; absent if no task waits."
+        ),
+        "slots_held": "Slots in use: without a key, and of the keys with the most waiting tasks.",
+        "leases_expired_total": (
+            "Claims and slots whose leases expired, as their workers or holders were lost."
+        ),
+    },
+    ("limit", "reason"): {
+        "refusals_total": (
+            "Refused calls: by limit, slots, paused, keys or cost; api: requests that an API "
+            "refused."
+        ),
+        "tasks_dropped_total": (
+            "Tasks that did not join a line: late, full, keys, cost; or left it: revoked, purged, "
+            "removed."
+        ),
+    },
+    ("limit", "source"): {
+        "pause_end_timestamp_seconds": (
+            "End of the pause of the whole limit, +Inf if it has none. Source: api or user."
+        ),
+    },
+}
 
-    def read(figures: Figures | None) -> Iterator[Sample]:
-        found = None if figures is None else value(figures)
-        if found is not None:
-            yield Sample((), found)
-
-    return read
+#: All metrics, in the order of the page.
+METRICS = tuple(
+    Metric(name, about, labels) for labels, rows in _TABLE.items() for name, about in rows.items()
+)
 
 
-def _of_limits(
-    value: Callable[[LimitFigures], float | Histogram | None],
-) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of one value of each limit; none of those for which it is None."""
+def find_samples(figures: Figures) -> Samples:
+    """Return the samples of all metrics; there is none where a figure is None."""
+    found: dict[str, list[tuple[tuple[str, ...], Value]]] = {one.name: [] for one in METRICS}
 
-    def read(figures: Figures | None) -> Iterator[Sample]:
-        for limit in () if figures is None else figures.limits:
-            found = value(limit)
-            if found is not None:
-                yield Sample((limit.status.name,), found)
+    def add(name: str, value: Value | None, *labels: str) -> None:
+        if value is not None:
+            found[name].append((labels, value))
 
-    return read
-
-
-def _of_totals(
-    value: Callable[[Totals], float | Histogram | None],
-) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of one of the totals of each limit."""
-    return _of_limits(lambda limit: value(limit.status.totals))
-
-
-def _by_reason(
-    values: Callable[[Totals], Sequence[tuple[str, int]]],
-) -> Callable[..., Iterator[Sample]]:
-    """Return a reader of a value of each limit and reason."""
-
-    def read(figures: Figures | None) -> Iterator[Sample]:
-        for limit in () if figures is None else figures.limits:
-            for reason, count in values(limit.status.totals):
-                yield Sample((limit.status.name, reason), count)
-
-    return read
+    add("up", float(figures.up))
+    add("workers", figures.workers)
+    add("limits_omitted", figures.omitted)
+    add("rules_file_valid", figures.rules_valid)
+    add("outage_seconds_total", figures.outage_seconds)
+    for queue, tasks in figures.runnable.items():
+        add("tasks_runnable", tasks, queue)
+    stranded: Counter[tuple[str, str]] = Counter()
+    for one in figures.stranded:
+        stranded[one.queue, one.why] += one.tasks or 0
+    for labels, tasks in sorted(stranded.items()):
+        add("tasks_stranded", tasks, *labels)
+    for limit in figures.limits:
+        for name, value in _values(limit).items():
+            add(name, value, limit.status.name)
+        for name, label, number in _labelled_values(limit.status):
+            add(name, number, limit.status.name, label)
+    return found
 
 
-def _read_up(figures: Figures | None) -> Iterator[Sample]:
-    yield Sample((), float(figures is not None))
+def _values(limit: LimitFigures) -> dict[str, Value | None]:
+    """Return the values of a limit by the names of the metrics that have no second label."""
+    totals = limit.status.totals
+    return {
+        "limit_units_per_second": limit.rate,
+        "units_granted_total": totals.granted,
+        "shadow_refusals_total": totals.shadow_refused,
+        "tasks_parked_total": totals.parked,
+        "tasks_released_total": totals.claimed,
+        "tasks_waiting": limit.status.waiting,
+        "oldest_wait_seconds": limit.oldest,
+        "wait_seconds": _waits(totals),
+        "forecast_seconds": limit.forecast,
+        "next_due_seconds": limit.next_due,
+        "slots_held": limit.slots,
+        "leases_expired_total": totals.lost_claims + totals.lost_slots,
+    }
 
 
-def _read_runnable(figures: Figures | None) -> Iterator[Sample]:
-    for queue, tasks in () if figures is None else figures.runnable.items():
-        yield Sample((queue,), tasks)
-
-
-def _read_stranded(figures: Figures | None) -> Iterator[Sample]:
-    tasks: Counter[tuple[str, str]] = Counter()
-    for one in () if figures is None else figures.stranded:
-        tasks[one.queue, one.why] += one.tasks or 0
-    for labels, number in sorted(tasks.items()):
-        yield Sample(labels, number)
-
-
-def _read_pauses(figures: Figures | None) -> Iterator[Sample]:
-    for limit in () if figures is None else figures.limits:
-        for pause in limit.status.pauses:
-            end = inf if pause.until is None else pause.until.timestamp()
-            yield Sample((limit.status.name, _source_of(pause)), end)
-
-
-def _source_of(pause: Pause) -> str:
-    return "api" if pause.author is not None and pause.author.by == API else "user"
-
-
-def _refusals(totals: Totals) -> Sequence[tuple[str, int]]:
-    return (*totals.refused, ("api", totals.api_refusals))
-
-
-def _drops(totals: Totals) -> Sequence[tuple[str, int]]:
-    removals = (
-        ("revoked", totals.revoked),
-        ("purged", totals.discarded),
-        ("removed", totals.removed),
-    )
-    return (*totals.dropped, *removals)
+def _labelled_values(status: LimitStatus) -> Iterator[tuple[str, str, float]]:
+    """Yield names of metrics, values of their second labels, and values of a limit."""
+    totals = status.totals
+    for reason, calls in (*totals.refused, ("api", totals.api_refusals)):
+        yield "refusals_total", reason, calls
+    removed = ("revoked", totals.revoked), ("purged", totals.discarded), ("removed", totals.removed)
+    for reason, tasks in (*totals.dropped, *removed):
+        yield "tasks_dropped_total", reason, tasks
+    for pause in status.pauses:
+        source = "api" if pause.author is not None and pause.author.by == API else "user"
+        end = inf if pause.until is None else pause.until.timestamp()
+        yield "pause_end_timestamp_seconds", source, end
 
 
 def _waits(totals: Totals) -> Histogram:
-    bounds = (*WAIT_BOUNDS[:-1:_MERGED_BUCKETS], inf)
+    bounds = (*map(str, WAIT_BOUNDS[:-1:_MERGED_BUCKETS]), "+Inf")
     counts = [0] * len(bounds)
     for n, tasks in enumerate(totals.waits):
         counts[(n + _MERGED_BUCKETS - 1) // _MERGED_BUCKETS] += tasks
     return Histogram(tuple(zip(bounds, accumulate(counts), strict=True)), totals.waited)
 
 
-#: All metrics, in the order of the page.
-METRICS = (
-    Metric("up", GAUGE, "", "1 if the limits server answered, else 0.", (), _read_up),
-    Metric("workers", GAUGE, "", "Live workers.", (), _of_fleet(lambda figures: figures.workers)),
-    Metric(
-        "limits_omitted",
-        GAUGE,
-        "",
-        "Limits that this page leaves out, as there are more than it may show.",
-        (),
-        _of_fleet(lambda figures: figures.omitted),
-    ),
-    Metric(
-        "rules_file_valid",
-        GAUGE,
-        "",
-        "0 if the rules file of a live worker has mistakes, else 1; absent without a rules file.",
-        (),
-        _of_fleet(lambda figures: figures.rules_valid),
-    ),
-    Metric(
-        "outage_seconds_total",
-        COUNTER,
-        "seconds",
-        "Seconds that workers spent in outage mode, summed over workers, added when each ends.",
-        (),
-        _of_fleet(lambda figures: figures.outage_seconds),
-    ),
-    Metric(
-        "tasks_runnable",
-        GAUGE,
-        "",
-        "Waiting tasks whose units are available now, but which no process takes.",
-        ("queue",),
-        _read_runnable,
-    ),
-    Metric(
-        "tasks_stranded",
-        GAUGE,
-        "",
-        "Waiting tasks that no live worker can start. Reason: queue, limit or task.",
-        ("queue", "reason"),
-        _read_stranded,
-    ),
-    Metric(
-        "limit_units_per_second",
-        GAUGE,
-        "",
-        "Units per second that the limit grants over the long run; absent for slots.",
-        ("limit",),
-        _of_limits(lambda limit: limit.rate),
-    ),
-    Metric(
-        "units_granted_total",
-        COUNTER,
-        "",
-        "Units granted to calls and tasks.",
-        ("limit",),
-        _of_totals(lambda totals: totals.granted),
-    ),
-    Metric(
-        "refusals_total",
-        COUNTER,
-        "",
-        "Refused calls: by limit, slots, paused, keys or cost; api: requests that an API refused.",
-        ("limit", "reason"),
-        _by_reason(_refusals),
-    ),
-    Metric(
-        "shadow_refusals_total",
-        COUNTER,
-        "",
-        "Allowed calls and tasks that the shadow clauses would have refused.",
-        ("limit",),
-        _of_totals(lambda totals: totals.shadow_refused),
-    ),
-    Metric(
-        "tasks_parked_total",
-        COUNTER,
-        "",
-        "Tasks that joined a line.",
-        ("limit",),
-        _of_totals(lambda totals: totals.parked),
-    ),
-    Metric(
-        "tasks_released_total",
-        COUNTER,
-        "",
-        "Tasks that a worker claimed from a line together with their units.",
-        ("limit",),
-        _of_totals(lambda totals: totals.claimed),
-    ),
-    Metric(
-        "tasks_dropped_total",
-        COUNTER,
-        "",
-        "Tasks that did not join a line: late, full, keys, cost; or left it: revoked, purged, "
-        "removed.",
-        ("limit", "reason"),
-        _by_reason(_drops),
-    ),
-    Metric(
-        "tasks_waiting",
-        GAUGE,
-        "",
-        "Tasks that wait at the limit now.",
-        ("limit",),
-        _of_limits(lambda limit: limit.status.waiting),
-    ),
-    Metric(
-        "oldest_wait_seconds",
-        GAUGE,
-        "seconds",
-        "Wait of the oldest waiting task; absent if no task waits; a lower bound with many keys.",
-        ("limit",),
-        _of_limits(lambda limit: limit.oldest),
-    ),
-    Metric(
-        "wait_seconds",
-        HISTOGRAM,
-        "seconds",
-        "Waits of the tasks that were claimed from lines. The sum is an estimate.",
-        ("limit",),
-        _of_totals(_waits),
-    ),
-    Metric(
-        "forecast_seconds",
-        GAUGE,
-        "seconds",
-        "Expected time until the last waiting task has started; absent if unknown.",
-        ("limit",),
-        _of_limits(lambda limit: limit.forecast),
-    ),
-    Metric(
-        "next_due_seconds",
-        GAUGE,
-        "seconds",
-        "Time until the limit next has room for a waiting task; absent if no task waits.",
-        ("limit",),
-        _of_limits(lambda limit: limit.next_due),
-    ),
-    Metric(
-        "pause_end_timestamp_seconds",
-        GAUGE,
-        "seconds",
-        "End of the pause of the whole limit, +Inf if it has none. Source: api or user.",
-        ("limit", "source"),
-        _read_pauses,
-    ),
-    Metric(
-        "slots_held",
-        GAUGE,
-        "",
-        "Slots in use: without a key, and of the keys with the most waiting tasks.",
-        ("limit",),
-        _of_limits(lambda limit: limit.slots),
-    ),
-    Metric(
-        "leases_expired_total",
-        COUNTER,
-        "",
-        "Claims and slots whose leases expired, as their workers or holders were lost.",
-        ("limit",),
-        _of_totals(lambda totals: totals.lost_claims + totals.lost_slots),
-    ),
-)
+class Observed(Protocol):
+    """What the metrics use of a limiter, or of the Throttle of an app.
+
+    :meta private:
+    """
+
+    @property
+    def observer(self) -> Observer:
+        """What the readers of its status use."""
+
+    @property
+    def own_broker(self) -> str:
+        """The broker of the app's queues, as the names of queues begin; empty without an app."""
+
+    def run_plan(self, plan: Plan[T]) -> T:
+        """Execute a plan, blocking."""
+
+
+class SampleSource:
+    """Reads the samples of a limiter, one reader at a time. Thread-safe.
+
+    Args:
+        throttle: a Throttle or a Limiter.
+        max_limits: the most limits to read, 1 or more; the first ones by name.
+        max_age: the seconds for which samples are kept.
+    """
+
+    def __init__(
+        self, throttle: Observed, max_limits: int = MAX_LIMITS, max_age: float = 0.0
+    ) -> None:
+        self._throttle = throttle
+        self._max_limits = max_limits
+        self._max_age = max_age
+        self._lock = threading.Lock()
+        self._error = ""
+        self._samples: Samples = {}
+        self._read_at = -inf
+
+    def read(self) -> Samples:
+        """Return the samples. If the server does not answer, or refuses, that is logged once."""
+        with self._lock:
+            if time.monotonic() > self._read_at + self._max_age:
+                self._samples = find_samples(self._read_figures())
+                self._read_at = time.monotonic()
+            return self._samples
+
+    def _read_figures(self) -> Figures:
+        plan = read_figures(self._throttle.observer, self._max_limits)
+        try:
+            figures = self._throttle.run_plan(plan)
+        except ThrottleError as error:
+            if str(error) != self._error:
+                logger.warning("The metrics have no values: %s", error)
+            self._error = str(error)
+            return Figures()
+        self._error = ""
+        queues = {*figures.runnable, *(one.queue for one in figures.stranded)}
+        shown = shown_queues(queues, self._throttle.own_broker)
+        return replace(
+            figures,
+            runnable={shown[queue]: tasks for queue, tasks in figures.runnable.items()},
+            stranded=tuple(replace(one, queue=shown[one.queue]) for one in figures.stranded),
+        )
+
+
+def shown_queues(queues: Iterable[str], own_broker: str) -> dict[str, str]:
+    """Return the shown name of each queue that is named with its broker.
+
+    Queues of ``own_broker`` are shown as Celery names them. If it is empty, as there is no app, so
+    are all queues whose names are not those of two brokers.
+    """
+    bare = {
+        queue: queue.removeprefix(own_broker) if own_broker else queue.split("/", 2)[-1]
+        for queue in queues
+    }
+    counts = Counter(bare.values())
+    return {queue: name if counts[name] == 1 else queue for queue, name in bare.items()}

@@ -1,20 +1,40 @@
-"""Plans that read definitions: all that are in force, and what would follow one of run time."""
+"""Plans that read the definitions in force, and what a change of limits would mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from celery_throttle.limits.cost import MILLION
+from celery_throttle.limits.duration import ENDLESS_US, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import Rate
+from celery_throttle.observe.forecasts.reader import read_all_lines
+from celery_throttle.observe.forecasts.solver import (
+    WaitingLine,
+    competing_lines,
+    needs_limit,
+    solve,
+)
+from celery_throttle.observe.forecasts.states import (
+    Availability,
+    ClauseState,
+    read_states,
+    unused_state,
+)
 from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.observe.status.stored import list_keys, read_names, read_stored
+from celery_throttle.observe.values import Preview
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
-from celery_throttle.store.script import Call, script
 
 #: Keys, or definitions, that one call reads.
 _PAGE_SIZE = 1000
+
+#: Returns the state of a limit, or of one key of it, after a change.
+_Change = Callable[[LimitRef, Availability], Availability]
 
 
 def definitions_in_force(
@@ -25,30 +45,15 @@ def definitions_in_force(
     weights: dict[LimitRef, int] = {}
     for name in (yield from read_names(observer)):
         whole = LimitRef(name, None)
-        refs = [whole, *(yield from own_refs(observer, name))]
+        refs = [whole, *(yield from _own_refs(observer, name))]
         statuses = yield from read_stored(observer, refs)
-        own = yield from own_definitions(observer, refs)
         limits.update({whole: observer.limits[name]} if name in observer.limits else {})
-        limits.update(own)
+        limits.update((yield from _own_definitions(observer, refs)))
         for ref, status in zip(refs, statuses, strict=True):
             default = 1 if ref == whole else statuses[0].weight
             if status.weight != default:
                 weights[ref] = status.weight
     return limits, weights
-
-
-def own_definitions(
-    observer: Observer, refs: Sequence[LimitRef]
-) -> Plan[dict[LimitRef, Sequence[Limit]]]:
-    """Return the limits in force of those names and keys that have their own."""
-    found: dict[LimitRef, Sequence[Limit]] = {}
-    for start in range(0, len(refs), _PAGE_SIZE):
-        page = refs[start : start + _PAGE_SIZE]
-        texts = yield from read_definitions(observer, map(observer.keys.field, page))
-        found |= {
-            ref: definitions.unpack(text) for ref, text in zip(page, texts, strict=True) if text
-        }
-    return found
 
 
 def limits_below(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit]]:
@@ -57,7 +62,7 @@ def limits_below(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit]]:
     For a key, that is the definition of its name if neither the rules file nor the code has one
     for the key.
     """
-    rules, code = yield _layers_call(observer, ref)
+    rules, code = yield from _read_layers(observer, ref)
     (status,) = yield from read_stored(observer, [ref])
     if status.origin is not None and status.origin.layer == "code" and status.weight == 1:
         code = None  # what the code of this process does not have is removed
@@ -72,13 +77,16 @@ def limits_below_rules(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit
     (status,) = yield from read_stored(observer, [ref])
     if status.origin is not None and status.origin.layer == "run time":
         return None
-    _, code = yield _layers_call(observer, ref)
+    _, code = yield from _read_layers(observer, ref)
     return (yield from _unpack_or_default(observer, code, ref))
 
 
-def _layers_call(observer: Observer, ref: LimitRef) -> Call:
-    args = [observer.now(), observer.keys.field(ref)]
-    return Call(script("read_layers"), [observer.keys.limits], args)
+def _read_layers(observer: Observer, ref: LimitRef) -> Plan[Sequence[bytes | None]]:
+    """Return what the rules file and the code define, as text."""
+    found: Sequence[bytes | None] = yield observer.call(
+        "read_layers", [observer.keys.limits], observer.keys.field(ref)
+    )
+    return found
 
 
 def _unpack_or_default(
@@ -90,15 +98,115 @@ def _unpack_or_default(
     if ref.key is None:
         return observer.limits.get(ref.name, ())
     name = LimitRef(ref.name, None)
-    return (yield from own_definitions(observer, [name])).get(name, ())
+    return (yield from _own_definitions(observer, [name])).get(name, ())
 
 
-def own_refs(observer: Observer, name: str) -> Plan[list[LimitRef]]:
+def _own_refs(observer: Observer, name: str) -> Plan[list[LimitRef]]:
     """Return the keys of a limit that have their own definition or weight."""
     refs: list[LimitRef] = []
     while True:
-        args = name, "own", len(refs), _PAGE_SIZE
-        total, found = yield from list_keys(observer, *args)
+        total, found = yield from list_keys(observer, name, "own", len(refs), _PAGE_SIZE)
         refs += [LimitRef(name, key) for key, _ in found]
         if not found or len(refs) >= total:
             return refs
+
+
+def _own_definitions(
+    observer: Observer, refs: Sequence[LimitRef]
+) -> Plan[dict[LimitRef, Sequence[Limit]]]:
+    """Return the limits in force of those names and keys that have their own."""
+    found: dict[LimitRef, Sequence[Limit]] = {}
+    for start in range(0, len(refs), _PAGE_SIZE):
+        page = refs[start : start + _PAGE_SIZE]
+        texts = yield from read_definitions(observer, map(observer.keys.field, page))
+        found |= {
+            ref: definitions.unpack(text) for ref, text in zip(page, texts, strict=True) if text
+        }
+    return found
+
+
+def preview_pause(
+    observer: Observer, refs: Sequence[LimitRef], seconds: float | None
+) -> Plan[Preview]:
+    """Return the preview of a pause; ``seconds`` None: until it is resumed."""
+    us = ENDLESS_US if seconds is None else to_us(seconds)
+    return (
+        yield from _preview(observer, refs, lambda _, old: old._replace(paused=max(old.paused, us)))
+    )
+
+
+def preview_resume(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Preview]:
+    """Return the preview of the end of a pause."""
+    return (yield from _preview(observer, refs, lambda _, old: old._replace(paused=0)))
+
+
+def preview_reset(observer: Observer, ref: LimitRef) -> Plan[Preview]:
+    """Return the preview of a reset."""
+
+    def reset(one: LimitRef, old: Availability) -> Availability:
+        unused = [unused_state(limit) for limit in old.limits] if one == ref else old.states
+        return Availability(old.limits, 0, unused)
+
+    return (yield from _preview(observer, [ref], reset))
+
+
+def preview_definition(observer: Observer, ref: LimitRef, limits: Sequence[Limit]) -> Plan[Preview]:
+    """Return the preview of a definition; keys with their own definition keep it."""
+    refs = yield from _own_refs(observer, ref.name)
+    defined = yield from _own_definitions(observer, refs)
+
+    def define(one: LimitRef, old: Availability) -> Availability:
+        return old if one in defined and one != ref else _converted(old, limits)
+
+    return (yield from _preview(observer, [ref], define))
+
+
+def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> Plan[Preview]:
+    """Forecast the start of the last task that waits for limits, as they are and changed.
+
+    A change of a limit changes all its keys.
+    """
+    now, lines = yield from read_all_lines(observer, MAX_LINES)
+    if lines is None:
+        found = yield from read_stored(observer, refs)
+        return Preview(sum(status.waiting for status in found), None, None)
+    filters = [needs_limit(ref) for ref in refs]
+
+    def needs_any(line: WaitingLine) -> bool:
+        return any(needs(line) for needs in filters)
+
+    competing = competing_lines(lines.values(), needs_any)
+    states = yield from read_states(observer, {ref for line in competing for ref in line.costs})
+    changed = {
+        ref: change(ref, old) if {ref, LimitRef(ref.name, None)} & {*refs} else old
+        for ref, old in states.items()
+    }
+    before, after = (
+        solve(
+            competing,
+            needs_any,
+            {ref: some[ref].capacities(ref.name, now) for ref in some},
+            now,
+        )
+        for some in (states, changed)
+    )
+    return Preview(before.waiting, before, after)
+
+
+def _converted(old: Availability, limits: Sequence[Limit]) -> Availability:
+    """Return the state under other limits: units in use stay in use, and drain at the new rate."""
+    strictest = max(zip(old.limits, old.states, strict=True), key=lambda pair: pair[1].full)
+    return Availability(limits, old.paused, [_convert(*strictest, limit) for limit in limits])
+
+
+def _convert(old: Limit, state: ClauseState, new: Limit) -> ClauseState:
+    if not isinstance(old.rate, Rate) or not isinstance(new.rate, Rate):
+        return unused_state(new)
+    slower = (new.rate.period_us * old.rate.count) / (new.rate.count * old.rate.period_us)
+    left = new.burst * MILLION - (old.burst * MILLION - state.amount)
+    return ClauseState(
+        amount=max(0, left),
+        full=round(state.full * slower),
+        wait=round(state.wait * slower) if left < MILLION else 0,
+        share=MILLION,
+    )

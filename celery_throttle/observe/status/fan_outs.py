@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import Forecast, belongs_to_fan_out
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import Observer, pair_up
 from celery_throttle.operations.fan_outs import RATE_STALE_SECONDS, unknown_fan_out_error
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import fan_out_ref
-from celery_throttle.store.script import Call, script
 
 #: Records that one call reads.
 _PAGE_SIZE = 50
@@ -63,7 +62,7 @@ class Progress:
 
     @classmethod
     def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
-        """Read the record of a fan-out (see ``fan_out.lua``) at a time in microseconds.
+        """Read the record of a fan-out (see ``fan_outs.lua``) at a time in microseconds.
 
         :meta private:
         """
@@ -99,12 +98,12 @@ def _rate(now: int, ended: int, record: Mapping[str, str]) -> float | None:
 def read_fan_outs(observer: Observer) -> Plan[list[Progress]]:
     """Return the progress of each fan-out that has a record, the most waiting tasks first."""
     found: dict[str, Progress] = {}
+    names = [observer.keys.fan_outs]
     first, total = 0, 1
     while first < total:
-        args = [observer.now(), first, _PAGE_SIZE]
-        now, total, *rows = yield Call(script("list_fan_outs"), [observer.keys.fan_outs], args)
-        for paused, fields in rows:
-            record = _read_record(fields)
+        now, total, *rows = yield observer.call("list_fan_outs", names, first, _PAGE_SIZE)
+        for paused, flat in rows:
+            record = pair_up(flat)
             name, pause = record["name"], pause_to_seconds(int(paused))
             found[name] = Progress.read(name, int(now), pause, record)
         first += _PAGE_SIZE
@@ -118,10 +117,10 @@ def read_fan_out(observer: Observer, name: str) -> Plan[tuple[int, float, Mappin
         UnknownFanOutError: there is no record, or it has expired.
     """
     names = [observer.keys.fan_out(name), observer.keys.pause(fan_out_ref(name))]
-    now, paused, fields = yield Call(script("fan_out_progress"), names, [observer.now()])
-    if not fields:
+    now, paused, flat = yield observer.call("fan_out_progress", names)
+    if not flat:
         raise unknown_fan_out_error(name)
-    return int(now), pause_to_seconds(int(paused)), _read_record(fields)
+    return int(now), pause_to_seconds(int(paused)), pair_up(flat)
 
 
 def forecast_fan_outs(
@@ -134,9 +133,3 @@ def forecast_fan_outs(
     filters = {one.name: belongs_to_fan_out(observer.keys.fan_out(one.name)) for one in waiting}
     rates = {one.name: one.rate for one in waiting}
     return (yield from forecast_each(observer, filters, max_lines, measured=rates))
-
-
-def _read_record(fields: Sequence[bytes]) -> dict[str, str]:
-    """Return the fields and values of a record, which alternate, as a mapping."""
-    texts = [text.decode() for text in fields]
-    return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -1,17 +1,29 @@
-"""Plans that read which workers live, which queues they consume, and what nobody can start."""
+"""Plans that read which workers live, which queues they consume, and what nobody can start.
+
+Also which rules file is in force, and which workers have another one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us
-from celery_throttle.observe.observer import Observer, read_keys
-from celery_throttle.observe.times import at_time
-from celery_throttle.observe.values import Stranded, Ungated
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.observe.observer import Observer, at_time, read_keys
+from celery_throttle.observe.values import (
+    LimitStatus,
+    RulesStatus,
+    Stranded,
+    Ungated,
+    WorkerRules,
+)
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.script import Call, script
+from celery_throttle.operations.rules import RulesVersion
+from celery_throttle.store.script import Call
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
 #: every ten seconds at least.
@@ -68,8 +80,9 @@ def read_fleet(observer: Observer) -> Plan[Fleet]:
     keys = observer.keys
     queue_sets = [keys.consumed_queues, keys.temporary_queues]
     names = [keys.membership, *queue_sets, keys.quarantine, keys.outages, keys.ungated]
-    call = Call(script("read_fleet"), names, [observer.now(), to_us(CONSUMED_SECONDS)])
-    now, workers, quarantined, queues, outage_us, notes = yield call
+    now, workers, quarantined, queues, outage_us, notes = yield observer.call(
+        "read_fleet", names, to_us(CONSUMED_SECONDS)
+    )
     head = keys.queue("").lines
     consumed: dict[str, bool] = {}
     for lines, flag in zip(queues[::2], queues[1::2], strict=True):
@@ -83,8 +96,13 @@ def read_fleet(observer: Observer) -> Plan[Fleet]:
 def note_ungated(observer: Observer, tasks: Iterable[Ungated]) -> Plan[None]:
     """Note that a worker has seen starts of tasks that did not pass its gate."""
     notes = [_RELEASES_EARLY * one.releases_early + one.task for one in tasks]
-    args = [observer.now(), to_us(_UNGATED_SECONDS), *notes]
-    yield Call(script("note_ungated"), [observer.keys.ungated], args)
+    yield observer.call("note_ungated", [observer.keys.ungated], to_us(_UNGATED_SECONDS), *notes)
+
+
+def _read_note(note: bytes) -> Ungated:
+    text = note.decode()
+    task = text.removeprefix(_RELEASES_EARLY)
+    return Ungated(task, task != text)
 
 
 def is_consumed(observer: Observer, queue: str) -> Plan[bool]:
@@ -108,8 +126,9 @@ def is_live(observer: Observer, worker: str) -> Plan[bool]:
 def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]]:
     """Return live workers and others with claims, at most so many of each, by name."""
     keys = observer.keys
-    names = [keys.membership, keys.workers, keys.claims("")]
-    rows = yield Call(script("list_workers"), names, [observer.now(), most])
+    rows = yield observer.call(
+        "list_workers", [keys.membership, keys.workers, keys.claims("")], most
+    )
     found = [
         WorkerStatus(name.decode(), flag == b"1", claims, lease_us / MICROSECONDS)
         for name, flag, claims, lease_us in rows
@@ -117,22 +136,26 @@ def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]
     return tuple(sorted(found, key=lambda worker: worker.name))
 
 
-def find_stranded(observer: Observer) -> Plan[tuple[Stranded, ...]]:
-    """Return the waiting tasks that no live worker can start."""
-    return (yield from stranded_of(observer, (yield from read_fleet(observer)), {}))
-
-
-def stranded_of(
-    observer: Observer, fleet: Fleet, waits: Mapping[str, float]
+def find_stranded(
+    observer: Observer,
+    fleet: Fleet | None = None,
+    waits: Mapping[str, float] | None = None,
+    statuses: Sequence[LimitStatus] = (),
 ) -> Plan[tuple[Stranded, ...]]:
-    """Return what no live worker of a fleet can start.
+    """Return the waiting tasks that no live worker can start.
 
     ``waits``: seconds that the oldest task of a queue has waited, of queues with tasks that no
-    worker may ever have reported.
+    worker may ever have reported. ``statuses``: limits, some of which may not be defined.
     """
-    queues = fleet.consumed.keys() | waits.keys()
-    found = []
-    for queue in sorted(queues):
+    if fleet is None:
+        fleet = yield from read_fleet(observer)
+    waits = waits or {}
+    found = [
+        Stranded("", status.waiting, "limit", status.name)
+        for status in statuses
+        if status.waiting and not status.defined
+    ]
+    for queue in sorted(fleet.consumed.keys() | waits.keys()):
         if fleet.consumes(queue, waits.get(queue, 0.0)):
             continue
         _, (tasks,) = yield from read_keys(observer, ("HLEN", observer.keys.queue(queue).messages))
@@ -143,7 +166,29 @@ def stranded_of(
     return tuple(found)
 
 
-def _read_note(note: bytes) -> Ungated:
-    text = note.decode()
-    task = text.removeprefix(_RELEASES_EARLY)
-    return Ungated(task, task != text)
+def read_rules_status(observer: Observer) -> Plan[RulesStatus | None]:
+    """Return which rules are in force; None if no file was ever put in force or read."""
+    packed, _, *reports = yield _rules_call(observer)
+    version = RulesVersion.unpack(packed) if packed else None
+    workers = []
+    for worker, text in zip(reports[::2], reports[1::2], strict=True):
+        about = json.loads(text)
+        if about["error"] or about["digest"] != (version.digest if version else ""):
+            workers.append(WorkerRules(worker.decode(), about["path"], about["error"] or None))
+    if version is None:
+        return RulesStatus(None, None, None, None, tuple(workers)) if workers else None
+    times = at_time(version.modified), at_time(version.applied)
+    return RulesStatus(version.source, *times, version.author, tuple(workers))
+
+
+def read_rules_in_force(observer: Observer) -> Plan[Rules]:
+    """Return the rules of the file that is in force; empty ones if none is."""
+    packed, text, *_ = yield _rules_call(observer)
+    if not packed:
+        return Rules()
+    return read_rules(text.decode(), RulesVersion.unpack(packed).source)
+
+
+def _rules_call(observer: Observer) -> Call:
+    keys = observer.keys
+    return observer.call("read_rules", [keys.rules, keys.rules_files, keys.membership])

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from itertools import chain
 from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.limits.duration import MICROSECONDS, is_endless
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.forecasts.reader import forecast_limits
-from celery_throttle.observe.forecasts.solver import Forecast
+from celery_throttle.limits.requirement import has_slots
+from celery_throttle.observe.forecasts.reader import Lines, forecast_lines, read_all_lines
+from celery_throttle.observe.forecasts.solver import Forecast, needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
-from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.status.fleet import Fleet, read_fleet
-from celery_throttle.observe.status.rules import read_rules_status
+from celery_throttle.observe.observer import Observer, at_time
+from celery_throttle.observe.status.fleet import (
+    Fleet,
+    find_stranded,
+    read_fleet,
+    read_rules_status,
+)
+from celery_throttle.observe.status.records import RECENT_SECONDS, read_periods
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import (
+    limits_in_force,
+    list_keys,
     read_names,
-    read_with_pauses,
+    read_stored,
 )
-from celery_throttle.observe.times import at_time
-from celery_throttle.observe.values import LimitStatus, Status, Stranded, Usage
+from celery_throttle.observe.values import (
+    LimitDetails,
+    LimitStatus,
+    QueueStatus,
+    SlotHolder,
+    Status,
+    Usage,
+)
+from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.script import Call, script
 
 #: Forecasts and ages look at this many lines at most.
 MAX_LINES = 2000
@@ -32,7 +46,11 @@ MAX_LINES = 2000
 #: Seconds for which a limit must have had room until its tasks count as runnable.
 _RUNNABLE_AFTER_SECONDS = 0.5
 
-_END = b"0"
+#: The recent periods in the details of a limit: half a minute each.
+_PERIODS = 30
+
+#: How many keys, slots and fan-outs the details of a limit have at most.
+_MAX_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
 
 
 class QueueWaiting(NamedTuple):
@@ -42,17 +60,17 @@ class QueueWaiting(NamedTuple):
     oldest: float  #: seconds that the oldest of them has waited
 
 
-class Waiting(NamedTuple):
-    """The lines that wait at a limit."""
+#: The tasks that wait at a limit, by their queues.
+Waiting = dict[str, QueueWaiting]
 
-    lines: int
-    is_truncated: bool  #: whether there were too many lines to look at each
-    queues: dict[str, QueueWaiting]
 
-    @property
-    def oldest(self) -> float | None:
-        """Seconds that the oldest task has waited; None if nothing waits."""
-        return max((queue.oldest for queue in self.queues.values()), default=None)
+class Measured(NamedTuple):
+    """The status of some limits and keys, and what was read for it."""
+
+    fleet: Fleet
+    statuses: list[LimitStatus]
+    waiting: list[Waiting]  #: at each of them
+    lines: Lines  #: all that wait anywhere; empty if none wait at these limits, or too many
 
 
 def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Status]:
@@ -66,36 +84,80 @@ def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Stat
 
 def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
     """Return the status of the limits with these names, in this order."""
+    found = yield from _measure(observer, [LimitRef(name, None) for name in names])
+    waits: dict[str, float] = {}
+    for waiting in found.waiting:
+        for queue, (_, oldest) in waiting.items():
+            waits[queue] = max(oldest, waits.get(queue, 0.0))
+    return Status(
+        at=found.fleet.at,
+        limits=tuple(found.statuses),
+        next=None,
+        workers=found.fleet.workers,
+        stranded=(yield from find_stranded(observer, found.fleet, waits, found.statuses)),
+        rules=(yield from read_rules_status(observer)),
+        ungated=found.fleet.ungated,
+    )
+
+
+def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
+    """Return all about a limit, or one key of it.
+
+    Raises:
+        UnknownLimitError: neither the code nor the server has the limit.
+    """
+    yield from observer.check_known(ref)
+    fleet, (status,), (waiting,), lines = yield from _measure(observer, [ref])
+    used, holders = 0, tuple[SlotHolder, ...]()
+    if any(map(has_slots, limits_in_force(status.name, status.clauses))):
+        used, holders = yield from _read_slots(observer, ref)
+    most_keys = _MAX_KEYS if ref.key is None else 0
+    _, waiting_keys = yield from list_keys(observer, ref.name, "waiting", most=most_keys)
+    _, paused_keys = yield from list_keys(observer, ref.name, "paused", most=most_keys)
+    needs = needs_limit(ref)
+    fan_outs = {line.fan_out for line in lines.values() if line.fan_out and needs(line)}
+    return LimitDetails(
+        **{field.name: getattr(status, field.name) for field in fields(status)},
+        recent=(yield from read_periods(observer, ref.name, RECENT_SECONDS, _PERIODS)),
+        queues=_read_queues(waiting, fleet),
+        top_keys=tuple((key, int(tasks)) for key, tasks in waiting_keys),
+        top_paused_keys=tuple(
+            (key, None if is_endless(int(end) - fleet.now) else at_time(end))
+            for key, end in paused_keys
+            if end > fleet.now
+        ),
+        slots_used=used,
+        slots=holders,
+        fan_outs=tuple(sorted(map(observer.keys.fan_out_name, fan_outs)))[:_MAX_FAN_OUTS],
+    )
+
+
+def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
+    """Read what is stored of some limits and keys, and measure what waits there."""
     fleet = yield from read_fleet(observer)
-    found = yield from read_statuses(observer, [LimitRef(name, None) for name in names], fleet)
-    stranded = _find_stranded(fleet, found)
-    limits = tuple(status for status, _ in found)
-    rules = yield from read_rules_status(observer)
-    at, workers = at_time(fleet.now), fleet.workers
-    return Status(at, limits, None, workers, stranded, rules, fleet.ungated)
-
-
-def read_statuses(
-    observer: Observer, refs: Sequence[LimitRef], fleet: Fleet
-) -> Plan[list[tuple[LimitStatus, Waiting]]]:
-    """Return the status of some limits and keys, and the lines that wait there."""
-    found = yield from read_with_pauses(observer, refs)
-    waiting = {}
-    for status, ref in zip(found, refs, strict=True):
-        waiting[ref] = yield from _measure_waiting(observer, ref, status.waiting)
-    defined = [ref for ref, one in zip(refs, found, strict=True) if one.defined]
+    stored = yield from read_stored(observer, refs)
+    waiting: list[Waiting] = []
+    has_all = True
+    for ref, status in zip(refs, stored, strict=True):
+        found, is_complete = yield from _measure_waiting(observer, ref, status.waiting)
+        waiting.append(found)
+        has_all = has_all and is_complete
+    defined = [ref for ref, status in zip(refs, stored, strict=True) if status.defined]
     states = yield from read_states(observer, defined)
-    queues = set(chain(*(one.queues for one in waiting.values())))
+    queues = set(chain(*waiting))
     overdue = yield from read_overdue(observer, queues, _RUNNABLE_AFTER_SECONDS)
     runnable = overdue.count_runnable(queues)
-    with_lines = [ref for ref in refs if waiting[ref].lines]
-    forecasts: Mapping[LimitRef, Forecast] = {}
-    if with_lines and not any(waiting[ref].is_truncated for ref in with_lines):
+    lines: Lines = {}
+    forecasts: dict[LimitRef, Forecast] = {}
+    filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one}
+    if filters and has_all:
         all_queues = sorted(queues | fleet.consumed.keys())
-        forecasts = yield from forecast_limits(observer, with_lines, MAX_LINES, all_queues)
-    statuses = []
-    for status, ref in zip(found, refs, strict=True):
-        about = replace(
+        now, all_lines = yield from read_all_lines(observer, MAX_LINES, all_queues)
+        if all_lines is not None:
+            lines = all_lines
+            forecasts = yield from forecast_lines(observer, lines, filters, now)
+    statuses = [
+        replace(
             status,
             usage=_read_usages(states[ref]) if ref in states else (),
             runnable=sum(
@@ -103,58 +165,34 @@ def read_statuses(
                 for other, tasks in runnable.items()
                 if other == ref or (ref.key is None and other.name == ref.name)
             ),
-            oldest=waiting[ref].oldest,
+            oldest=max((oldest for _, oldest in one.values()), default=None),
             forecast=forecasts.get(ref),
         )
-        statuses.append((about, waiting[ref]))
-    return statuses
+        for ref, status, one in zip(refs, stored, waiting, strict=True)
+    ]
+    return Measured(fleet, statuses, waiting, lines)
 
 
-def _measure_waiting(observer: Observer, ref: LimitRef, waiting: int) -> Plan[Waiting]:
-    """Measure the lines that wait at a limit, or at one key of it."""
+def _measure_waiting(observer: Observer, ref: LimitRef, waiting: int) -> Plan[tuple[Waiting, bool]]:
+    """Measure what waits at a limit, or at one key of it.
+
+    Also returns whether each line was looked at: there may be too many.
+    """
+    queues: Waiting = {}
     if not waiting:
-        return Waiting(0, is_truncated=False, queues={})
+        return queues, True
     keys, by_key = observer.keys, ref.key is not None
     name = keys.waiting_lists(ref) if by_key else keys.waiting_list_index(ref.name)
-    lines, is_truncated = 0, False
-    queues: dict[str, QueueWaiting] = {}
-    cursor, head = b"" if by_key else b"0", keys.queue("").due
+    cursor, lines, head = b"" if by_key else b"0", 0, keys.queue("").due
     while True:
-        cursor, count, flag, found = yield Call(
-            script("measure_waiting"), [name], [observer.now(), cursor]
-        )
+        cursor, count, is_truncated, found = yield observer.call("measure_waiting", [name], cursor)
         lines += count
-        for due, tasks, oldest_us in zip(found[::3], found[1::3], found[2::3], strict=True):
+        for due, more, oldest_us in zip(found[::3], found[1::3], found[2::3], strict=True):
             queue = due.decode().removeprefix(head)
-            _add_tasks(queues, queue, QueueWaiting(tasks, oldest_us / MICROSECONDS))
-        is_truncated = bool(flag) or (lines >= MAX_LINES and cursor != _END)
-        if cursor == _END or lines >= MAX_LINES:
-            return Waiting(lines, is_truncated, queues)
-
-
-def _find_stranded(
-    fleet: Fleet, found: Sequence[tuple[LimitStatus, Waiting]]
-) -> tuple[Stranded, ...]:
-    """Return the waiting tasks that no live worker can start."""
-    queues: dict[str, QueueWaiting] = {}
-    stranded = []
-    for status, waiting in found:
-        for queue, more in waiting.queues.items():
-            _add_tasks(queues, queue, more)
-        if not status.defined and status.waiting:
-            stranded.append(Stranded("", status.waiting, "limit", status.name))
-    for queue, (tasks, oldest) in sorted(queues.items()):
-        if not fleet.consumes(queue, oldest):
-            stranded.append(Stranded(queue, tasks, "queue", queue))
-    if fleet.quarantined:
-        stranded.append(Stranded("", fleet.quarantined, "task", ""))
-    return tuple(stranded)
-
-
-def _add_tasks(queues: dict[str, QueueWaiting], queue: str, more: QueueWaiting) -> None:
-    """Add waiting tasks of a queue to what is known of all queues."""
-    tasks, oldest = queues.get(queue, (0, 0.0))
-    queues[queue] = QueueWaiting(tasks + more.tasks, max(oldest, more.oldest))
+            tasks, oldest = queues.get(queue, (0, 0.0))
+            queues[queue] = QueueWaiting(tasks + more, max(oldest, oldest_us / MICROSECONDS))
+        if cursor == END or lines >= MAX_LINES:
+            return queues, cursor == END and not is_truncated
 
 
 def _read_usages(found: Availability) -> tuple[Usage, ...]:
@@ -165,3 +203,23 @@ def _read_usages(found: Availability) -> tuple[Usage, ...]:
         used = limit.burst - left
         usages.append(Usage(str(limit), used, limit.burst, state.full / MICROSECONDS, share))
     return tuple(usages)
+
+
+def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
+    by_tasks = sorted(waiting.items(), key=lambda item: (-item[1].tasks, item[0]))
+    return tuple(
+        QueueStatus(name, tasks, fleet.consumes(name, oldest)) for name, (tasks, oldest) in by_tasks
+    )
+
+
+def _read_slots(observer: Observer, ref: LimitRef) -> Plan[tuple[int, tuple[SlotHolder, ...]]]:
+    names = [observer.keys.entries(ref), observer.keys.claims("")]
+    used, *rows = yield observer.call("list_slots", names, _MAX_SLOTS)
+    return used, tuple(_read_holder(*row) for row in rows)
+
+
+def _read_holder(holder: bytes, lease_us: int, claimed: bytes) -> SlotHolder:
+    """Return the holder of a slot. A task's is its worker, a token, and perhaps its id."""
+    worker, _, token = holder.decode().partition(" ")
+    _, _, own_id = token.partition(" ")
+    return SlotHolder(worker, claimed.decode() or own_id or None, lease_us / MICROSECONDS)

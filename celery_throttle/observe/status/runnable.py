@@ -13,7 +13,6 @@ from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.forecasts.states import read_states
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.script import Call, script
 
 #: Lines that are looked at in all queues together, and in each queue at least.
 _MAX_LINES, _MIN_LINES = 1000, 50
@@ -24,11 +23,7 @@ class OverdueLine(NamedTuple):
 
     tasks: int
     ref: LimitRef  #: the limit and key at which the line waits
-    costs: Mapping[LimitRef, int]  #: of its first task, in millionths
-
-    def with_costs(self, costs: Mapping[LimitRef, int]) -> OverdueLine:
-        """Return the line with other costs at some limits."""
-        return self._replace(costs={ref: costs.get(ref, self.costs[ref]) for ref in self.costs})
+    costs: dict[LimitRef, int]  #: of its first task, in millionths
 
 
 class Overdue(NamedTuple):
@@ -62,12 +57,10 @@ def read_overdue(observer: Observer, queues: Iterable[str], seconds: float = 0.0
         lines[queue] = yield from _overdue_lines(observer, queue, to_us(seconds), most)
     refs = {ref for found in lines.values() for line in found for ref in line.costs}
     states = yield from read_states(observer, refs)
-    # A task takes one slot, whatever its cost.
-    slots = dict.fromkeys(
-        (ref for ref, state in states.items() if any(map(has_slots, state.limits))), MILLION
-    )
-    for found in lines.values():
-        found[:] = [line.with_costs(slots) for line in found]
+    slots = {ref for ref, state in states.items() if any(map(has_slots, state.limits))}
+    for line in (line for found in lines.values() for line in found):
+        for ref in line.costs.keys() & slots:
+            line.costs[ref] = MILLION  # a task takes one slot, whatever its cost
     return Overdue(lines, {ref: state.available() for ref, state in states.items()})
 
 
@@ -77,8 +70,7 @@ def _overdue_lines(
     found: list[OverdueLine] = []
     names, skip = [*observer.keys.queue(queue)], 0
     while skip >= 0 and len(found) < most:
-        call = Call(script("list_overdue"), names, [observer.now(), after_us, skip])
-        skip, *rows = yield call
+        skip, *rows = yield observer.call("list_overdue", names, after_us, skip)
         for tasks, index, *flat in rows:
             fields = [field.decode() for field in flat[1::3]]
             refs = [observer.keys.field_ref(field) for field in fields]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 from celery_throttle.errors import LimitError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
@@ -13,17 +14,21 @@ from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import parse_limits
-from celery_throttle.observe.observer import Observer, read_keys
-from celery_throttle.observe.times import at_time, at_time_or_none
-from celery_throttle.observe.totals import pair_counters, read_totals
-from celery_throttle.observe.values import LimitStatus, Origin, Pause
+from celery_throttle.observe.observer import (
+    Observer,
+    at_time,
+    at_time_or_none,
+    pair_up,
+    read_keys,
+)
+from celery_throttle.observe.totals import read_totals
+from celery_throttle.observe.values import Change, LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_NAME
-from celery_throttle.store.script import Call, script
 
-#: Names of the layers of definitions, by those in ``definition_record.lua``.
+#: Names of the layers of definitions, by those in ``records.lua``.
 _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 
 #: How many limits one call reads.
@@ -111,38 +116,33 @@ def begin_once(
     """
     pairs = [(what, seconds), *more]
     names = [observer.keys.once(encode_key(one)) for one, _ in pairs]
-    args = [observer.now(), *(to_us(own) for _, own in pairs)]
-    began = yield Call(script("begin_once"), names, args)
+    began = yield observer.call("begin_once", names, *(to_us(own) for _, own in pairs))
     return bool(began)
-
-
-def read_with_pauses(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
-    """Read as :func:`read_stored`, with the pause of the limit beside that of a key."""
-    wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs if ref.key)]
-    found = yield from read_stored(observer, [*refs, *wholes])
-    pauses = {status.name: status.pauses for status in found[len(refs) :]}
-    return [
-        replace(status, pauses=(*pauses[status.name], *status.pauses)) if status.key else status
-        for status in found[: len(refs)]
-    ]
 
 
 def read_stored(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[LimitStatus]]:
     """Read what is stored of limits and keys; without what has to be measured or computed."""
-    keys, statuses = observer.keys, []
-    for start in range(0, len(refs), NAMES_OF_A_CALL):
-        batch = refs[start : start + NAMES_OF_A_CALL]
-        names, args = [keys.limits, keys.limits_with_keys], [observer.now()]
+    keys, of_code = observer.keys, observer.limits
+    wholes = [LimitRef(ref.name, None) for ref in refs if ref.key is not None]
+    every = [*dict.fromkeys([*refs, *wholes])]
+    found: dict[LimitRef, LimitStatus] = {}
+    for start in range(0, len(every), NAMES_OF_A_CALL):
+        batch = every[start : start + NAMES_OF_A_CALL]
+        names, args = [keys.limits, keys.limits_with_keys], list[str]()
         for ref in batch:
-            pauses = keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name)
-            names += (*pauses, keys.own_keys(ref.name), keys.backlog(ref))
+            names += (keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
+            names += (keys.own_keys(ref.name), keys.backlog(ref))
             args += (ref.name, keys.field(ref))
-        now, *rows = yield Call(script("read_status"), [*names, keys.totals()], args)
-        statuses += [
-            _read_row(ref, row, int(now), observer.limits.get(ref.name, ()))
-            for ref, row in zip(batch, rows, strict=True)
-        ]
-    return statuses
+        now, *rows = yield observer.call("read_status", [*names, keys.totals()], *args)
+        for ref, row in zip(batch, rows, strict=True):
+            found[ref] = _read_row(ref, row, int(now), of_code.get(ref.name, ()))
+    # The pause of a limit is also one of its keys.
+    return [
+        found[ref]
+        if ref.key is None
+        else replace(found[ref], pauses=found[LimitRef(ref.name, None)].pauses + found[ref].pauses)
+        for ref in refs
+    ]
 
 
 def estimate_seconds(status: LimitStatus, tasks: int) -> float | None:
@@ -171,21 +171,18 @@ def limits_in_force(name: str, clauses: tuple[str, ...]) -> Limits:
         return ()
 
 
-def _read_row(
-    ref: LimitRef, row: Sequence[bytes], now: int, of_code: Sequence[Limit]
-) -> LimitStatus:
+def _read_row(ref: LimitRef, row: Sequence[Any], now: int, of_code: Sequence[Limit]) -> LimitStatus:
     """Return the status of a row of ``read_status.lua``."""
     layer, since, text, ends, given, about, weight, paused, pause_origin = row[:9]
     paused_keys, own_keys, waiting, waiting_keys, totals, needs_keys = row[9:]
     origin = None
     if layer:
-        author = Author.unpack(about.decode())
         origin = Origin(
-            _LAYERS[layer],
-            at_time(float(since)),
-            at_time_or_none(given),
-            author,
-            at_time_or_none(ends),
+            layer=_LAYERS[layer],
+            since=at_time(float(since)),
+            defined=at_time_or_none(given),
+            author=Author.unpack(about.decode()),
+            until=at_time_or_none(ends),
         )
     clauses = text.decode().split("; ") if text else map(str, of_code)
     return LimitStatus(
@@ -205,7 +202,7 @@ def _read_row(
         runnable=0,
         oldest=None,
         forecast=None,
-        totals=read_totals(pair_counters(totals)),  # type: ignore[arg-type]  # a list
+        totals=read_totals(pair_up(totals)),
     )
 
 
@@ -222,3 +219,26 @@ def _read_pauses(ref: LimitRef, paused_us: int, origin: str, now: int) -> tuple[
 def shown_ref(ref: LimitRef) -> tuple[str, str | None]:
     """Return name and key as values of the status have them."""
     return ("fan-out" if ref.name == FAN_OUT_NAME else ref.name), ref.key
+
+
+def read_changes(
+    observer: Observer, most: int = 100, before: str | None = None
+) -> Plan[list[Change]]:
+    """Return changes of limits, the newest first; ``before``: id of the one to begin behind."""
+    first = "+" if before is None else f"({before}"
+    command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
+    _, (rows,) = yield from read_keys(observer, command)
+    return [_read_change(change_id.decode(), pair_up(flat)) for change_id, flat in rows]
+
+
+def _read_change(change_id: str, about: Mapping[str, str]) -> Change:
+    return Change(
+        id=change_id,
+        at=at_time(int(about["at"])),
+        action=about["action"],
+        limit=about["limit"],
+        old=about["old"],
+        new=about["new"],
+        author=Author.unpack(about["about"]),
+        until=at_time(int(about["until"])) if "until" in about else None,
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -12,16 +13,14 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.reader import forecast_task
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.observe.status.stored import list_keys, read_stored, shown_ref
-from celery_throttle.observe.task_values import TaskStatus, WaitingPage, WaitingTask
-from celery_throttle.observe.times import at_time_or_none
+from celery_throttle.observe.values import Pause
 from celery_throttle.operations.lines import limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_NAME
-from celery_throttle.store.script import Call, script
 
 #: Returns the name of the task of a packed message; None if it cannot be read.
 NameOf = Callable[[bytes], str | None]
@@ -29,24 +28,94 @@ NameOf = Callable[[bytes], str | None]
 #: How many keys with waiting tasks one call reads.
 _KEYS_PAGE = 1000
 
-#: How many waiting lists are looked at first to find queues without a worker.
-_FEW_LISTS = 2000
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """Where a task is, and why it does not run yet. Fields that do not apply are None or empty.
+
+    Attributes:
+        task_id: The id of the task.
+        location: ``"line"``: the task waits in its line. ``"claimed"``: a worker has claimed it,
+            and runs it now or in a moment. ``"quarantine"``: it waits for a worker that has code
+            for it. ``"unknown"``: none of these. The task is still at the broker, runs without
+            having waited, has ended, or does not exist.
+        queue: The queue of the task, as in :class:`.QueueStatus`.
+        task: The name of the task; None for a claimed task, and from a
+            :class:`~celery_throttle.Limiter` for a task in a line.
+        waited: The seconds since the task joined its line.
+        position: The position in the line, from 1.
+        line_tasks: The number of tasks in the line.
+        limits: The limits that the task needs, as triples: limit, encoded key or None, and cost in
+            units.
+        blocked_by: The limit, and the encoded key or None, at which the line waits.
+        starts_in: The seconds until the expected start; None if unknown.
+        pauses: The pauses of these limits and keys, and of the fan-out of the task.
+        worker: The worker that has claimed the task.
+        lease: The seconds until the worker counts as lost if it does not renew its lease.
+        expires: When the task expires; None for never.
+    """
+
+    task_id: str
+    location: str
+    queue: str | None = None
+    task: str | None = None
+    waited: float | None = None
+    position: int | None = None
+    line_tasks: int | None = None
+    limits: tuple[tuple[str, str | None, float], ...] = ()
+    blocked_by: tuple[str, str | None] | None = None
+    starts_in: float | None = None
+    pauses: tuple[Pause, ...] = ()
+    worker: str | None = None
+    lease: float | None = None
+    expires: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """A task that waits in a line.
+
+    Attributes:
+        task_id: The id of the task.
+        task: The name of the task; None if it cannot be read, and always from a
+            :class:`~celery_throttle.Limiter`.
+        queue: The queue of the task, as in :class:`.QueueStatus`.
+        key: The encoded key of the limit at which the task waits; None if it needs the limit
+            without a key.
+        waited: The seconds since the task joined its line.
+    """
+
+    task_id: str
+    task: str | None
+    queue: str
+    key: str | None
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPage:
+    """Tasks that wait at a limit, one page at a time.
+
+    Attributes:
+        waiting: The number of all tasks that wait at the limit.
+        tasks: The tasks of this page, line by line, in the order of each line.
+        next: The ``first`` of the next page; None if this is the last page.
+    """
+
+    waiting: int
+    tasks: tuple[WaitingTask, ...]
+    next: int | None
 
 
 def explain_task(observer: Observer, task_id: str, name_of: NameOf) -> Plan[TaskStatus]:
     """Return where a task is, and why it does not run yet."""
     fleet = yield from read_fleet(observer)
     found = yield from _find_task(observer, task_id, fleet.consumed, name_of)
-    if found.location != "unknown":
-        return found
-    # Its queue may have no worker yet. With many keys it takes long to find all such queues.
-    _, names = yield from limit_names(observer.keys, observer.now())
-    for most_lists in (_FEW_LISTS, sys.maxsize):
-        queues, are_all = yield from waiting_queues(observer.keys, names, most_lists)
+    if found.location == "unknown":  # its queue may have no worker yet
+        _, names = yield from limit_names(observer.keys, observer.now())
+        queues, _ = yield from waiting_queues(observer.keys, names)
         if not {*queues} <= fleet.consumed.keys():
             found = yield from _find_task(observer, task_id, queues, name_of)
-        if are_all or found.location != "unknown":
-            break
     return found
 
 
@@ -58,8 +127,7 @@ def _find_task(
     kind = b"more"
     row: list[Any] = ["", "0"]
     while kind == b"more":
-        args = [observer.now(), task_id, *row]
-        kind, *row = yield Call(script("find_task"), [*names, keys.totals()], args)
+        kind, *row = yield observer.call("find_task", [*names, keys.totals()], task_id, *row)
     if kind == b"unknown":
         return TaskStatus(task_id, "unknown")
     waited, lines, *about = row
@@ -87,26 +155,22 @@ def _explain_line(
     queues: Iterable[str],
 ) -> Plan[TaskStatus]:
     """Add what is known of a task in a line; ``about`` is the rest of the script's reply."""
-    line, position, tasks, index, expires, message, flat = about
-    costs = {
-        observer.keys.field_ref(field.decode()): float(cost) / MILLION
-        for field, cost in zip(flat[::2], flat[1::2], strict=True)
-    }
-    refs = list(costs)
-    statuses = yield from read_stored(observer, [*dict.fromkeys(chain(*map(_with_whole, refs)))])
-    pauses = chain(*(status.pauses for status in statuses))
+    line, position, tasks, index, expires, message, costs = about
+    needs = [
+        (observer.keys.field_ref(field.decode()), float(cost) / MILLION)
+        for field, cost in zip(costs[::2], costs[1::2], strict=True)
+    ]
+    statuses = yield from read_stored(observer, [ref for ref, _ in needs])
     starts_in = yield from forecast_task(observer, line, position, MAX_LINES, queues)
     return replace(
         status,
         task=name_of(message),
         position=position,
         line_tasks=tasks,
-        limits=tuple(
-            (ref.name, ref.key, cost) for ref, cost in costs.items() if ref.name != FAN_OUT_NAME
-        ),
-        blocked_by=shown_ref(refs[index - 1]),
+        limits=tuple((ref.name, ref.key, cost) for ref, cost in needs if ref.name != FAN_OUT_NAME),
+        blocked_by=shown_ref(needs[index - 1][0]),
         starts_in=starts_in,
-        pauses=tuple(pauses),
+        pauses=tuple(dict.fromkeys(chain(*(status.pauses for status in statuses)))),
         expires=at_time_or_none(expires),
     )
 
@@ -148,17 +212,13 @@ def _tasks_at(
     tasks: list[WaitingTask] = []
     count = sys.maxsize
     while len(tasks) < min(most, count - first):  # one call replies a few large tasks only
-        args = [observer.now(), first + len(tasks), most - len(tasks)]
-        count, *rows = yield Call(script("list_tasks"), names, args)
+        count, *rows = yield observer.call(
+            "list_tasks", names, first + len(tasks), most - len(tasks)
+        )
         tasks += (_read_task(ref, row, name_of) for row in rows)
         if not rows:
             break
     return tasks
-
-
-def _with_whole(ref: LimitRef) -> tuple[LimitRef, ...]:
-    """Return a key of a limit with the limit itself, as both may be paused."""
-    return (ref,) if ref.key is None else (LimitRef(ref.name, None), ref)
 
 
 def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> WaitingTask:

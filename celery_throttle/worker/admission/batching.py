@@ -1,97 +1,56 @@
-"""Requests that wait a moment at the gate, so that one round trip decides about several.
-
-:class:`QuotaBatch` gathers requests for a call that takes quota, :class:`DecisionBatch` those for a
-call that decides, and so parks. To Celery they stay reserved, unacknowledged and without a process.
-When Celery loses the broker it drops them, and the broker delivers them once more.
-"""
+"""Requests that the next rounds of the worker's loop decide about, several in one round trip."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from celery_throttle.errors import StoreError
+from celery_throttle.operations.plan import Plan
+from celery_throttle.store.client import Store
+from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status
+from celery_throttle.worker.waiting.park import WaitingPolicy
 
-#: Calls a function after some seconds, with arguments.
-CallLater = Callable[[float, Callable[..., None], tuple[Any, ...]], Any]
-
-
-@dataclass(eq=False, repr=False)
-class QuotaBatch:
-    """Gathers requests that come fast, but one by one, so that one call takes their quota."""
-
-    #: Brings a request to the gate once more.
-    readmit: Callable[[Any], None]
-    call_later: CallLater
-    #: Returns the requests that wait for a process; one call takes quota for those already.
-    queued: Callable[[], Iterable[Any]]
-
-    def __post_init__(self) -> None:
-        self._requests: deque[Any] = deque()
-        self._readmitting = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._requests)
-
-    def has_room(self) -> bool:
-        """Return whether to gather a request now; otherwise its quota is to be taken at once."""
-        return not self._readmitting and not any(self.queued())
-
-    def add(self, request: Any) -> Status:
-        """Gather a request for some milliseconds."""
-        status: Status = request.throttle_state.gather()
-        self._requests.append(request)
-        if len(self._requests) > tuning.QUOTA_BATCH_SIZE:
-            self._readmit_all()
-        elif len(self._requests) == 1:
-            self.call_later(tuning.GATHER_SECONDS, self._readmit_all, ())
-        return status
-
-    def _readmit_all(self) -> None:
-        self._readmitting = True
-        try:
-            while self._requests:
-                self.readmit(self._requests.popleft())
-        finally:
-            self._readmitting = False
+T = TypeVar("T")
 
 
-@dataclass(eq=False, repr=False)
 class DecisionBatch:
     """Decides about requests in the next round of the worker's loop.
 
     Requests for slots come here: when a process becomes free, all that waited for it come to the
     gate at once, before the end of the task that had the process is known; its slot is for the
     first in line. So do all requests while the server is slow, and tasks that a limit refused in
-    their bodies, from whatever thread they ended in.
+    their bodies, from whatever thread they ended in. To Celery they stay reserved, without a
+    process.
+
+    Args:
+        decide: decides about some requests; those that may run come to the gate once more.
+        timers: the timers of the worker.
+        backoff: lets rounds wait after calls to a slow server.
     """
 
-    #: Decides about some requests; those that may run come to the gate once more.
-    decide: Callable[[Sequence[Any]], None]
-    call_later: CallLater
-    backoff: Backoff
-    #: Calls a function in the worker's loop, from any thread.
-    call_soon: Callable[..., Any]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, decide: Callable[[Sequence[Any]], None], timers: Timers, backoff: Backoff
+    ) -> None:
+        self._decide = decide
         self._requests: deque[Any] = deque()
+        self._alarm = Alarm(timers, lambda: backoff.run_or_queue(self._decide_some))
+        #: Held during a round: without an event loop, the next one may begin meanwhile.
         self._lock = threading.Lock()
-        self._expected = False
 
     def add(self, request: Any) -> Status:
         """Add a request to the next round. Thread-safe."""
-        status: Status = request.throttle_state.defer()
-        with self._lock:
-            self._requests.append(request)
-            first, self._expected = not self._expected, True
-        if first:
-            self.call_soon(self.backoff.run_or_queue, self._decide_some)
+        status: Status = request.throttle_state.move(Status.DEFERRED)
+        self._requests.append(request)
+        self._alarm.set(0.0)
         return status
 
     def decide_all(self) -> None:
@@ -100,7 +59,7 @@ class DecisionBatch:
             with suppress(IndexError):  # another thread was faster
                 request = self._requests.popleft()
                 if request.acknowledged:
-                    self.decide([request])
+                    self._decide([request])
 
     def _decide_some(self) -> None:
         some: list[Any] = []
@@ -110,10 +69,63 @@ class DecisionBatch:
             some.append(self._requests.popleft())
             size += len(some[-1].message.body or b"")
         try:
-            self.decide(some)
-        finally:
             with self._lock:
-                self._expected = bool(self._requests)
-            if self._expected:
-                args = (self._decide_some,)
-                self.call_later(tuning.NEXT_ROUND_SECONDS, self.backoff.run_or_queue, args)
+                self._decide(some)
+        finally:
+            if self._requests:
+                self._alarm.set(tuning.NEXT_ROUND_SECONDS)
+
+
+def book_or_park(
+    store: Store,
+    backoff: Backoff,
+    waiting: WaitingPolicy,
+    requests: Sequence[Any],
+    plans: Sequence[Plan[Status]],
+) -> Sequence[Status | Exception]:
+    """Run the plans of requests together, and acknowledge those that are parked now."""
+    results = run_together(store, backoff, plans)
+    parked = [index for index, result in enumerate(results) if result is Status.PARKED]
+    began = time.monotonic()
+    try:
+        waiting.leave([requests[index] for index in parked])
+    except StoreError as error:
+        for index in parked:
+            requests[index].throttle_state.in_doubt = True
+            results[index] = error
+    finally:
+        backoff.record_calls(began)
+    return results
+
+
+def run_together(store: Store, backoff: Backoff, plans: Sequence[Plan[T]]) -> list[T | Exception]:
+    """Run several plans, each of their calls in one round trip; they must not sleep.
+
+    Returns the result or error of each plan, in their order.
+    """
+    results: dict[int, T | Exception] = {}
+    replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
+    while True:
+        calls: dict[int, Call] = {}
+        for index, reply in replies.items():
+            plan = plans[index]
+            resume = plan.throw if isinstance(reply, StoreError) else plan.send
+            try:
+                step = resume(reply)
+                assert isinstance(step, Call)  # noqa: S101  # see above
+                calls[index] = step
+            except StopIteration as end:
+                results[index] = end.value
+            except Exception as error:  # noqa: BLE001  # the others go on
+                results[index] = error
+        if not calls:
+            break
+        began = time.monotonic()
+        try:
+            made: Sequence[Any] = store.run_all(list(calls.values()))
+        except StoreError as error:
+            made = [error] * len(calls)
+        finally:
+            backoff.record_calls(began)
+        replies = dict(zip(calls, made, strict=True))
+    return [results[index] for index in range(len(plans))]

@@ -1,9 +1,10 @@
 """The gate: may this task run now? If not, it joins its line and leaves the worker.
 
 A decision is the :class:`Status` that the task has from then on; only ``ADMITTED`` lets it run.
-Laws at stake here: *never over* (a task passes only with its units taken), *never lost* (an error
-leaves the message unacknowledged) and *no surprise* (revoked and expired tasks never reach the
-decision, see ``request.py``). During an outage there are no lines, and the worker decides alone.
+Laws at stake here: *never over* (a start is booked only with its units taken: by the server, or
+during an outage, when there are no lines, from this worker's share), *never lost* (an error leaves
+the message unacknowledged) and *no surprise* (revoked and expired tasks never reach the decision,
+see ``request.py``).
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
+from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import (
     StoreError,
     StoreUnavailableError,
+    ThrottleError,
     UnknownLimitError,
 )
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.plan import Plan
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.batching import CallLater, DecisionBatch, QuotaBatch
-from celery_throttle.worker.admission.booking import Booking
+from celery_throttle.worker.admission.batching import DecisionBatch, book_or_park
 from celery_throttle.worker.admission.quota import Quota
-from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.requested_limits import (
     has_limits,
     limits_of,
@@ -39,15 +42,17 @@ from celery_throttle.worker.admission.requested_limits import (
     set_requested,
 )
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
-from celery_throttle.worker.failure import fail
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.hooks.announcements import announce_admission, announce_release
 from celery_throttle.worker.hooks.pool import WorkerPool
+from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.announcements import announce_admission, announce_release
+from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, fail
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import WaitingPolicy
+from celery_throttle.worker.waiting.park import WaitingPolicy, may_be_parked
+
+logger = get_logger(__name__)
 
 
 @dataclass(eq=False, repr=False)
@@ -62,11 +67,9 @@ class Gate:
     backoff: Backoff
     pool: WorkerPool
     outcomes: FanOutOutcomes
+    timers: Timers
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
-    call_later: CallLater
-    #: Calls a function in the worker's loop, from any thread.
-    call_soon: Callable[..., Any]
     #: Reports a start that did not pass the gate, by the name of the task.
     report_ungated: Callable[..., None]
     #: Adopts the rules in force on the server; returns whether the app has a rules file.
@@ -76,22 +79,12 @@ class Gate:
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        throttle, backoff = self.throttle, self.backoff
-        self._recovery = Recovery(throttle.store, self.outage, self.delayed, self.refresh_rules)
-        self._deferred = DecisionBatch(self._decide_batch, self.call_later, backoff, self.call_soon)
-        gathered = QuotaBatch(self.readmit, self.call_later, self._queued_requests)
-        self._booking = Booking(
-            throttle,
-            self.waiting,
-            self.outage,
-            self.delayed,
-            backoff,
-            Quota(throttle, backoff, lambda: chain(gathered, self._queued_requests())),
-            gathered,
+        self._quota = Quota(
+            self.throttle, self.backoff, self.timers, self.readmit, self._queued_requests
         )
+        self._deferred = DecisionBatch(self._decide_batch, self.timers, self.backoff)
         self._stopped = False
-        #: Whether the worker has no other gate, so that all its requests are this one's.
-        self.is_only = False
+        self._logged_at = -tuning.ERROR_LOG_SECONDS
 
     # The main path.
 
@@ -114,7 +107,7 @@ class Gate:
             if idle_requests:
                 idle_requests.discard(request)
             status = decide(request)
-            if status.is_waiting_here and request in state.reserved_requests:
+            if status in WAITING_HERE and request in state.reserved_requests:
                 idle_requests.add(request)
         return status
 
@@ -130,24 +123,24 @@ class Gate:
             return task.end()
         if claim is not None and status is Status.CLAIMED:
             self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
-            return task.admit()
-        return self._recovery.run(request, self._decide_received)
+            return task.move(Status.ADMITTED)
+        return self._recover(request, self._decide_received)
 
     def _decide_received(self, request: Any) -> Status:
         """Decide about a request without units."""
         task: TaskState = request.throttle_state
         limits = limits_of(self.throttle, request)
         if limits is None:
-            return task.admit()
+            return task.move(Status.ADMITTED)
         requirement = requirement_of(limits, request)
         if not self.pool.enter(request):
-            return task.queue()
+            return task.move(Status.QUEUED)
         if self.outage.is_on:
-            status = self._booking.book_in_outage(request, limits, requirement)
+            status = self._book_in_outage(request, limits, requirement)
         elif (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
             status = self._deferred.add(request)
         else:
-            status = self._booking.book(request, limits, requirement)
+            status = self._book(request, limits, requirement)
         return self._start_booked(request) if status is Status.BOOKED else status
 
     def _start_booked(self, request: Any) -> Status:
@@ -155,11 +148,58 @@ class Gate:
         task: TaskState = request.throttle_state
         seconds = task.seconds_to_start()
         if seconds > tuning.WAIT_IN_PLACE_SECONDS:
-            self.call_later(seconds, self.readmit, (request,))
+            self.timers.call_after(seconds, self.readmit, (request,))
             return task.status
         if seconds > 0:
             time.sleep(seconds)
-        return task.admit()
+        return task.move(Status.ADMITTED)
+
+    # The units of a request, which book its start. All of these raise StoreError.
+
+    def _book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
+        """Book the start of a request that has a process, or else let it wait."""
+        # Slots are never taken ahead, so the call that parks a task takes them as well.
+        if self.waiting.in_lines and not limits.slots and not may_be_parked(request):
+            status = self._quota.book(request, requirement)
+            if status is not None:
+                return status
+        return self._book_or_park(request, may_run=True)
+
+    def _book_in_outage(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
+        """Decide without the server. A task that may be in a line must not run here as well."""
+        task: TaskState = request.throttle_state
+        parked = self.waiting.in_lines and may_be_parked(request)
+        wait = None if parked else self.outage.wait(requirement, waited=task.waited_in_outage)
+        task.waited_in_outage = bool(wait)
+        if wait != 0.0:
+            return self.delayed.add(request, wait)
+        self.waiting.hold_slots(request, limits, requirement)
+        return task.book(0.0)
+
+    def _book_or_park(self, request: Any, *, may_run: bool) -> Status:
+        """Take the units of a request, or else let it wait, in one call."""
+        (status,) = self._book_or_park_all([request], [may_run])
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    def _book_or_park_all(
+        self, requests: Sequence[Any], may_run: Sequence[bool]
+    ) -> Sequence[Status | Exception]:
+        """:meth:`_book_or_park` for several requests in one round trip."""
+        plans = [self._plan(each, may_run=may) for each, may in zip(requests, may_run, strict=True)]
+        return book_or_park(self.throttle.store, self.backoff, self.waiting, requests, plans)
+
+    def _plan(self, request: Any, *, may_run: bool) -> Plan[Status]:
+        limits = limits_of(self.throttle, request)
+        if limits is None:  # they were removed meanwhile
+            task: TaskState = request.throttle_state
+            return task.book(0.0)
+        requirement = requirement_of(limits, request)
+        status = yield from self.waiting.park(request, limits, requirement, may_run=may_run)
+        if status is Status.BOOKED:
+            self._quota.forget_refusal(requirement)
+        return status
 
     # Several requests in one round trip.
 
@@ -170,12 +210,14 @@ class Gate:
             request.throttle_state.arrive_at_gate()
         if self._stopped:
             for request in requests:
-                self._park_at_stop(request)
+                self._let_go(request)
             return
         results: Sequence[Status | Exception | None] = [None] * len(requests)
         if not self.outage.is_on:
             with self.deciding:
-                results = self._booking.book_or_park_all(requests, self.pool.count_free())
+                free = self.pool.count_free()
+                may_run = [index < free for index in range(len(requests))]
+                results = self._book_or_park_all(requests, may_run)
         for request, result in zip(requests, results, strict=True):
             status = self._decide(request, partial(self._conclude, result))
             if status is Status.BOOKED:
@@ -186,7 +228,7 @@ class Gate:
         try:
             revoked = request not in state.reserved_requests or request.revoked()
         except Exception as error:  # noqa: BLE001  # of a result backend, say
-            self._recovery.delay(request, error)
+            self.delay(request, error)
             return True
         if revoked:
             self.end(request)
@@ -195,44 +237,75 @@ class Gate:
     def _conclude(self, result: Status | Exception | None, request: Any) -> Status:
         """Return the status of one request of a batch; decide once more if it has no reply."""
         if result is None or isinstance(result, (StoreUnavailableError, UnknownLimitError)):
-            return self._recovery.run(request, self._decide_alone)
+            return self._recover(request, self._decide_alone)
         if isinstance(result, Exception):
-            return self._recovery.fail_or_delay(request, result)
+            return self._fail_or_delay(request, result)
         return result
 
     def _decide_alone(self, request: Any) -> Status:
         """Decide about one request of a batch, without the others."""
         limits = limits_of(self.throttle, request)
-        if limits is None:
-            task: TaskState = request.throttle_state
-            return task.book(0.0)
-        requirement = requirement_of(limits, request)
-        if self.outage.is_on:
-            return self._booking.book_in_outage(request, limits, requirement)
-        may_run = self.pool.has_room()
-        return self._booking.book_or_park(request, limits, requirement, may_run=may_run)
+        if limits is not None and self.outage.is_on:
+            return self._book_in_outage(request, limits, requirement_of(limits, request))
+        return self._book_or_park(request, may_run=self.pool.has_room())
 
-    def _park_at_stop(self, request: Any) -> None:
+    def _let_go(self, request: Any) -> None:
         """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
-        try:
-            limits = limits_of(self.throttle, request)
-            if limits is not None:
-                requirement = requirement_of(limits, request)
-                self._booking.book_or_park(request, limits, requirement, may_run=False)
-            elif not self.delayed.send_back(request):
-                fail(request, StoreUnavailableError("its queue cannot be reached"))
-        except StoreError as error:
-            if not self.delayed.send_back(request):
-                fail(request, error)
-        except Exception as error:  # noqa: BLE001  # of a result backend, say
-            self._recovery.fail_or_delay(request, error)
+        status = self._recover(request, partial(self._book_or_park, may_run=False))
+        if status is Status.BOOKED:  # its limits were removed
+            self.delayed.add(request, 0.0)
 
     def _queued_requests(self) -> Iterable[Any]:
         """Return the requests of this gate that wait for a process, the next first."""
-        queued = self.pool.queued_requests()
-        return (
-            queued if self.is_only else (each for each in queued if gate_of(each) in (self, None))
-        )
+        return (each for each in self.pool.queued_requests() if gate_of(each) in (self, None))
+
+    # Errors.
+
+    def _recover(self, request: Any, decide: Callable[[Any], Status]) -> Status:
+        """Decide; once more over a new connection; then without the server, in an outage.
+
+        If a limit is unknown, a newer rules file may have removed it: then decide by that file.
+        After any other error the request is delayed, or has failed.
+        """
+        try:
+            try:
+                return decide(request)
+            except UnknownLimitError:
+                if not self.refresh_rules():
+                    raise
+            except StoreUnavailableError as error:
+                if self.throttle.store.breaker.is_open:
+                    self.outage.begin(error)
+            try:
+                return decide(request)
+            except StoreUnavailableError as error:
+                self.outage.begin(error)
+            return decide(request)
+        except Exception as error:  # noqa: BLE001  # of a result backend, say: other tasks go on
+            return self._fail_or_delay(request, error)
+
+    def _fail_or_delay(self, request: Any, error: Exception) -> Status:
+        """Fail a request whose limits are wrong; delay it after any other error."""
+        try:
+            if isinstance(error, ThrottleError) and not isinstance(error, StoreError):
+                fail(request, error)
+                task: TaskState = request.throttle_state
+                return task.end()
+        except Exception as another:  # noqa: BLE001  # as above
+            error = another
+        return self.delay(request, error)
+
+    def delay(self, request: Any, error: Exception) -> Status:
+        """Bring a request to the gate again later; its message stays unacknowledged."""
+        now = time.monotonic()
+        if now - self._logged_at > tuning.ERROR_LOG_SECONDS:
+            self._logged_at = now
+            trace = None if isinstance(error, StoreError) else error
+            logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
+        if request in state.reserved_requests:
+            return self.delayed.add(request, tuning.RETRY_SECONDS)
+        task: TaskState = request.throttle_state  # Celery has dropped it
+        return task.end()
 
     # The ends of tasks, and of the worker.
 
@@ -243,6 +316,7 @@ class Gate:
         if self.pool.idle_requests:
             self.pool.idle_requests.discard(request)
         self.pool.on_exit()
+        self.report_outcome(request)
 
     def report_outcome(self, request: Any) -> None:
         """Report the outcome of a task, once, if it has ended for good."""
@@ -250,19 +324,6 @@ class Gate:
         if task.outcome and not task.comes_again:
             self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""
-
-    def end_in_strategy(self, request: Any, outcome: str) -> None:
-        """Record the end of an admitted task that its own strategy has run.
-
-        Its message is acknowledged or rejected: that is all that this worker sees.
-        """
-        task = request.throttle_state
-        if not task.outcome:  # else it was revoked
-            task.outcome = outcome
-            early = self.slots.holds(request) and not request.task.acks_late
-            self.report_ungated(str(request.task.name), releases_early=early)
-        self.end(request)
-        self.report_outcome(request)
 
     def step_out(self, request: Any, requested: Sequence[Item]) -> None:
         """Let a task wait for limits that refused in its body; then it runs once more.
@@ -281,29 +342,18 @@ class Gate:
         set_requested(request, requested)
         self._deferred.add(request)
         if self._stopped:
-            self._deferred.decide_all()
-
-    def delay(self, request: Any, error: Exception) -> None:
-        """Bring a request to the gate again later, after an error that is not the server's."""
-        self._recovery.delay(request, error)
-
-    def leave_outage(self) -> None:
-        """The server decides again: tasks that wait in this worker may join their lines."""
-        self.delayed.readmit_all()
-
-    def stats(self) -> dict[str, int]:
-        """Return the number of tasks that wait in this worker, unacknowledged."""
-        return {"postponed": len(self.delayed)}
+            self.stop()
 
     def stop(self) -> None:
-        """Let go of all tasks that the pool does not have."""
-        self._stopped = True
-        self._deferred.decide_all()
-        self.delayed.forget()
-        for request in list(self.pool.idle_requests):
-            claim = request.throttle_state.claim
-            if claim is not None:
-                claim.requeue()
+        """Let go of all tasks that the pool does not have. Thread-safe; it may be called again."""
+        with self.deciding:
+            self._stopped = True
+            self._deferred.decide_all()
+            self.delayed.forget()
+            for request in list(self.pool.idle_requests):
+                claim = request.throttle_state.claim
+                if claim is not None:
+                    claim.requeue()
 
 
 class Gates(NamedTuple):
@@ -315,10 +365,7 @@ class Gates(NamedTuple):
 
 def attach_gates(app: Any, gates: Sequence[Gate], find: Callable[[Any], Gate]) -> None:
     """Let the requests of an app pass the gates of this worker, each that of its shard."""
-    only = gates[0] if len(gates) == 1 else None
-    if only is not None:
-        only.is_only = True
-    app.throttle_gates = Gates(only, find)
+    app.throttle_gates = Gates(gates[0] if len(gates) == 1 else None, find)
 
 
 def gate_of(request: Any) -> Gate | None:

@@ -1,16 +1,19 @@
 """Takes quota for tasks at the gate, with as few round trips as possible.
 
 The call for a task that has a process also takes units for the tasks that will have a process after
-it. For a limit that tasks pass many times a second, the call takes a block of units. A limit that
-was full a moment ago is not asked again. Units for a task that has no process yet may be used for
-20 ms, so no start is later than that after its admission.
+it: those that wait for one, and those that come fast, but one by one, which are gathered for some
+milliseconds. For a limit that tasks pass many times a second, the call takes a block of units. A
+limit that was full a moment ago is not asked again. Units for a task that has no process yet may be
+used for 20 ms, so no start is later than that after its admission.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from celery.worker import state
@@ -27,7 +30,8 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.task_state import PassesGate, Status
+from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.task_state import Status
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
@@ -41,25 +45,26 @@ class Block:
 
     A block has as many starts as tasks came to the gate in 20 ms recently, and no more than its
     limit gives in one second. Units of starts that are unused when the block ends are lost to the
-    limit. A change of the limit does not end a block.
+    limit. A change of the limit does not end a block. A block without starts is a refusal: as long
+    as it lasts, the limit is not asked again.
     """
 
     since: float  #: monotonic time of the reply
-    starts: int
-    at_once: int  #: how many of them may be used at once
-    later: float  #: seconds from `since` until the first of the others may be used
-    interval: float  #: seconds from each of the others to the next
-    #: Seconds for which starts may be used: less than 20 ms where a window ends.
+    starts: int = 0
+    at_once: int = 0  #: how many of them may be used at once
+    later: float = 0.0  #: seconds from `since` until the first of the others may be used
+    interval: float = 0.0  #: seconds from each of the others to the next
+    #: Seconds for which the block lasts: less than 20 ms where a window ends.
     lifetime: float = tuning.BOOKING_HORIZON_SECONDS
     used: int = 0
 
-    def left(self, now: float) -> int:
-        """Return how many starts may still be used."""
-        return self.starts - self.used if now - self.since <= self.lifetime else 0
+    def lasts(self, now: float) -> bool:
+        """Return whether this is a refusal that still counts, or starts may still be used."""
+        return now - self.since <= self.lifetime and (self.used < self.starts or not self.starts)
 
     def use(self, now: float) -> float | None:
         """Use the next start. Return the seconds until its time; None if there is none."""
-        if not self.left(now):
+        if not self.starts or not self.lasts(now):
             return None
         index = self.used - self.at_once
         self.used += 1
@@ -69,17 +74,40 @@ class Block:
 
 @dataclass(eq=False, repr=False)
 class Quota:
-    """Takes and caches the quota of one worker."""
+    """Takes and caches the quota of one worker.
+
+    To Celery, gathered requests stay reserved, unacknowledged and without a process. When Celery
+    loses the broker it drops them, and the broker delivers them once more.
+    """
 
     throttle: AppLimits
     backoff: Backoff
+    timers: Timers
+    #: Brings a request to the gate once more.
+    readmit: Callable[[Any], None]
     #: Returns the requests that wait for a process, the next first.
     queued: Callable[[], Iterable[Any]]
 
     def __post_init__(self) -> None:
         self._blocks: dict[Requirement, Block] = {}
-        self._full: dict[Requirement, float] = {}
         self._demand = Demand()
+        self._gathered: deque[Any] = deque()
+        self._is_readmitting = False
+
+    def book(self, request: Any, requirement: Requirement) -> Status | None:
+        """Book the start of a request, or gather the request; None if no start is within 20 ms.
+
+        Raises as :meth:`take`.
+        """
+        wait = self.use(requirement)
+        if wait is None and self._should_gather(requirement):
+            return self._gather(request)
+        if wait is None:
+            wait = self.take(requirement)
+        if wait is None:
+            return None
+        status: Status = request.throttle_state.book(wait)
+        return status
 
     def use(self, requirement: Requirement) -> float | None:
         """Use cached quota: return the seconds until its time, or None."""
@@ -87,16 +115,6 @@ class Quota:
         self._demand.count(None, now)
         self._demand.count(requirement, now)
         return self._use(requirement, now)
-
-    def is_in_demand(self, requirement: Requirement) -> bool:
-        """Return whether tasks come fast, so that one call should take units for several.
-
-        A limit that tasks pass fast needs no gathered tasks: its call takes a block in any case.
-        """
-        now = time.monotonic()
-        most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
-        is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
-        return is_fast and not self._is_full(requirement, now)
 
     def take(self, requirement: Requirement) -> float | None:
         """Take quota. Return the seconds until its time; None if there is none within 20 ms.
@@ -106,21 +124,55 @@ class Quota:
             CostError, UnknownLimitError: see :func:`.replies.check_reply`.
         """
         now = time.monotonic()
-        if self._is_full(requirement, now):
+        if self._is_known(requirement, now):  # or its start would have been used
             return None
         self._call(self._want(requirement, now), now)
         return self._use(requirement, time.monotonic())
 
     def forget_refusal(self, requirement: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
-        self._full.pop(requirement, None)
+        block = self._blocks.get(requirement)
+        if block is not None and not block.starts:
+            del self._blocks[requirement]
 
-    def _is_full(self, requirement: Requirement, now: float) -> bool:
-        return self._full.get(requirement, 0.0) > now
+    def _is_known(self, requirement: Requirement, now: float) -> bool:
+        """Return whether there are starts, or the limit was full a moment ago."""
+        block = self._blocks.get(requirement)
+        return block is not None and block.lasts(now)
 
     def _use(self, requirement: Requirement, now: float) -> float | None:
         block = self._blocks.get(requirement)
         return None if block is None else block.use(now)
+
+    def _should_gather(self, requirement: Requirement) -> bool:
+        """Return whether tasks come fast, so that one call should take units for several.
+
+        A limit that tasks pass fast needs no gathered tasks: its call takes a block in any case.
+        Nor do tasks that wait for a process: one call takes quota for these already.
+        """
+        now = time.monotonic()
+        most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
+        is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
+        may_gather = is_fast and not self._is_known(requirement, now) and not self._is_readmitting
+        return may_gather and not any(self.queued())
+
+    def _gather(self, request: Any) -> Status:
+        """Let a request come to the gate again with others, in some milliseconds."""
+        status: Status = request.throttle_state.move(Status.GATHERED)
+        self._gathered.append(request)
+        if len(self._gathered) > tuning.QUOTA_BATCH_SIZE:
+            self._readmit_gathered()
+        elif len(self._gathered) == 1:
+            self.timers.call_after(tuning.GATHER_SECONDS, self._readmit_gathered)
+        return status
+
+    def _readmit_gathered(self) -> None:
+        self._is_readmitting = True
+        try:
+            while self._gathered:
+                self.readmit(self._gathered.popleft())
+        finally:
+            self._is_readmitting = False
 
     def _call(self, want: GateRequest, now: float) -> None:
         """Take units for a task that has a process, and for the tasks after it."""
@@ -142,9 +194,7 @@ class Quota:
         self, wants: Sequence[GateRequest], replies: Sequence[Sequence[int]], now: float
     ) -> None:
         if len(self._blocks) > tuning.QUOTA_CACHE_SIZE:
-            self._blocks = {key: one for key, one in self._blocks.items() if one.left(now)}
-        if len(self._full) > tuning.QUOTA_CACHE_SIZE:
-            self._full = {full: until for full, until in self._full.items() if until > now}
+            self._blocks = {key: one for key, one in self._blocks.items() if one.lasts(now)}
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
             if reply[0] == ReplyStatus.ALLOWED:
@@ -158,9 +208,7 @@ class Quota:
                     lifetime_us / MICROSECONDS,
                 )
             elif reply[0] == ReplyStatus.REFUSED:
-                self._full[want.requirement] = now + tuning.BOOKING_HORIZON_SECONDS
-
-    # What to take.
+                self._blocks[want.requirement] = Block(now)
 
     def _want(self, requirement: Requirement, now: float) -> GateRequest:
         times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1
@@ -173,7 +221,7 @@ class Quota:
         """
         most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
         taken = set(named)
-        for request in self.queued():
+        for request in chain(self._gathered, self.queued()):
             if most <= 0:
                 return
             want = self._want_of(request, now)
@@ -193,16 +241,13 @@ class Quota:
             requirement = requirement_of(limits, request)
         except ThrottleError:  # it is raised again at the gate
             return None
-        block = self._blocks.get(requirement)
-        if self._is_full(requirement, now) or (block is not None and block.left(now)):
-            return None
-        return self._want(requirement, now)
+        return None if self._is_known(requirement, now) else self._want(requirement, now)
 
 
 def _is_certain(request: Any) -> bool:
     """Return whether a request will surely take its units: it is not revoked and cannot expire."""
     return (
-        issubclass(type(request), PassesGate)
+        hasattr(request, "throttle_state")
         and request.throttle_state.claim is None
         and request.throttle_state.status not in (Status.BOOKED, Status.IN_STRATEGY)
         and request.expires is None

@@ -2,8 +2,9 @@
 
 Laws at stake here: *never lost* (what a failed call was to report is reported by the next, and what
 it may have claimed is requeued, whatever the error: the server undoes nothing of a script that
-fails in the middle), no second start (nothing starts that others may have requeued since) and
-*never idle* (starts are booked up to 20 ms ahead, so that pacing has no gaps).
+fails in the middle), no second start (nothing starts that others may have requeued since; a task
+whose lease runs out goes to another worker) and *never idle* (starts are booked up to 20 ms ahead,
+so that pacing has no gaps).
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from celery.worker import state
+
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.operations.plan import PlanContext
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.waiting import claim_call, list_claims_call
-from celery_throttle.store.client import Store
-from celery_throttle.store.keys import QueueKeys
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claim import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.membership.queues import WorkerQueues
+from celery_throttle.worker.health.queues import WorkerQueues
 from celery_throttle.worker.slots import TaskSlots
 
 
@@ -50,23 +55,21 @@ class ClaimReply(NamedTuple):
 class ClaimCall:
     """Makes the claim calls of one worker, one at a time. Thread-safe."""
 
-    store: Store
-    plans: PlanContext
-    lease: float  #: seconds of the worker's lease
+    throttle: AppLimits
     claims: Claims
     slots: TaskSlots
     queues: WorkerQueues
     backoff: Backoff
     #: Returns the identities of parked messages whose acknowledgement is certain.
-    take_acknowledged: Callable[[], Sequence[str]]
-    #: Registers limits that the server does not know.
-    register_limits: Callable[[], None]
+    take_acknowledged: Callable[[], Sequence[str]] = tuple
     replied_at: float = 0.0  #: monotonic time of the server's last reply
     #: Monotonic time of the last reply that came after so long a silence that leases may have run
     #: out: this process stood still, or could not reach the server. 0.0 if there was none.
     returned_at: float = 0.0
 
     def __post_init__(self) -> None:
+        self._store = self.throttle.store
+        self.lease = self.throttle.settings.lease  #: seconds of the worker's lease
         self._error_log = ErrorLog(
             "The server refuses claims; tasks stay in their lines, and this worker tries again "
             "every second."
@@ -79,7 +82,7 @@ class ClaimCall:
         self.lock = threading.Lock()
         self._last_reply = time.time()
         self._compared_at = 0.0
-        self._generation = self.store.generation
+        self._generation = self._store.generation
         self._has_registered = False
         #: Whether a failed call may have claimed tasks that could not be requeued since.
         self._in_doubt = False
@@ -100,33 +103,25 @@ class ClaimCall:
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
         with self.lock:
-            call = self.slots.renew_call(self.plans, self.lease)
+            call = self.slots.renew_call(self.throttle.plans, self.lease)
             try:
                 if call is not None:
-                    self.store.run(call)
+                    self._store.run(call)
             except StoreError as error:  # the next renewal may succeed
                 self._slot_error_log.log(error)
 
-    def wait_for_end(self) -> None:
-        """Wait until the call that is on its way has ended, if any."""
-        with self.lock:
-            pass
-
     def queue_keys(self) -> list[str]:
-        """Return the keys of the queues that this worker consumes, four each."""
-        return _flatten(self.queues.keys())
+        """Return the keys of the queues that this worker consumes, four each.
 
-    def _rotated_queue_keys(self) -> list[str]:
-        """Return the same keys, with another queue first each time.
-
-        Otherwise the last queues would starve where more is due than there are free processes.
+        Another queue is the first each time. Otherwise the last queues would starve where more is
+        due than there are free processes.
         """
         queues = self.queues.keys()
-        self._first_queue = (self._first_queue + 1) % max(1, len(queues))
-        return _flatten(queues[self._first_queue :] + queues[: self._first_queue])
+        first = self._first_queue = (self._first_queue + 1) % max(1, len(queues))
+        return [key for keys in queues[first:] + queues[:first] for key in keys]
 
     def _run(self, capacity: Capacity) -> ClaimReply | None:
-        if self.store.breaker.is_open:  # the heartbeat finds out when the server is back
+        if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
         began = time.monotonic()
         self._compare_claims()
@@ -140,9 +135,9 @@ class ClaimCall:
         first = self.claims.reserve_tokens(count)
         tokens = range(first, first + count)
         call = claim_call(
-            self.plans.keys,
+            self.claims.keys,
             self.claims.worker,
-            self._rotated_queue_keys() if count else (),
+            self.queue_keys() if count else (),
             tokens,
             lease=self.lease,
             poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
@@ -156,7 +151,7 @@ class ClaimCall:
         )
         sent = time.time()
         try:
-            reply: list[Any] = self.store.run(call)
+            reply: list[Any] = self._store.run(call)
         except StoreError as error:
             self._error_log.log(error)
             self.claims.settled.extend(settled)
@@ -179,12 +174,19 @@ class ClaimCall:
         tasks = [self.claims.receive(row, sent + longest_silence) for row in rows]
         self._has_registered = wait < 0
         if self._has_registered:
-            self.register_limits()
+            self._register_limits()
         if self._in_doubt:
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS, dead_worker.decode())
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)
+
+    def _register_limits(self) -> None:
+        """Register the limits of the code, of which the server has lost some."""
+        plans = self.throttle.plans
+        refs = [LimitRef(name, None) for name in plans.limits]
+        with suppress(StoreError):  # then the gate registers what is missing, task by task
+            self.throttle.run_plan(register_missing(plans, refs))
 
     def _compare_claims(self) -> None:
         """End claims that only the server has, now and then and after each lost connection.
@@ -192,12 +194,12 @@ class ClaimCall:
         Behind the same address another server may reply meanwhile, without the last reports. That
         would be no outage: the next connection succeeds.
         """
-        generation, now = self.store.generation, time.monotonic()
+        generation, now = self._store.generation, time.monotonic()
         is_due = now - self._compared_at > tuning.CLAIM_CHECK_SECONDS
         if not is_due and generation == self._generation:
             return
         try:
-            tokens = self.store.run(list_claims_call(self.plans.keys, self.claims.worker))
+            tokens = self._store.run(list_claims_call(self.claims.keys, self.claims.worker))
         except StoreError:  # so does the claim call, which logs it; the next one tries again
             return
         self.claims.end_unknown(map(int, tokens))
@@ -210,5 +212,61 @@ class ClaimCall:
             self.slots.releases.forget()
 
 
-def _flatten(queues: Sequence[QueueKeys]) -> list[str]:
-    return [key for keys in queues for key in keys]
+class WorkerLeases:
+    """Renews the leases of a worker's claims and slots every third of their length, in a thread.
+
+    The loop of the worker may stand still: while a task runs in its thread (solo), while the
+    connection to the broker is lost, and while the worker shuts down but tasks still run. The
+    thread also reports, within two seconds, that such a task has started: it would run again if
+    this worker died.
+    """
+
+    def __init__(self, call: ClaimCall) -> None:
+        self._call = call
+        self._thread: threading.Thread | None = None
+        self._renewed_at = 0.0
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Start the thread, if it does not run. Not earlier: the pool forks before."""
+        if self._thread is None:
+            self._renewed_at = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="throttle-lease", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread as soon as nothing is held any more."""
+        self._is_stopping = True
+
+    def renew(self) -> None:
+        """Renew the lease of the claims, if no claim call just did, and those of the slots."""
+        if self._is_silent():
+            self._call.report()
+        self._renewed_at = time.monotonic()
+        self._call.renew_slots()
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._call.replied_at > tuning.LEASE_SILENCE_SECONDS
+
+    def _run(self) -> None:
+        call = self._call
+        interval = call.lease / 3
+        while not self._is_stopping or len(call.claims) or len(call.slots):
+            time.sleep(min(tuning.LEASE_SILENCE_SECONDS, interval / 4))
+            if time.monotonic() - self._renewed_at > interval:
+                self.renew()
+            elif call.claims.settled and self._is_silent():
+                call.report()
+
+    def release_dropped(self) -> None:
+        """Requeue the claims and release the slots of tasks that Celery has dropped.
+
+        When Celery loses the broker, it drops tasks that no process has begun, and cancels others
+        if it is configured to.
+        """
+        running = list(state.active_requests)
+        kept = {request.message.claim for request in running if is_claimed(request.message)}
+        claims, slots = self._call.claims, self._call.slots
+        claims.requeue(set(claims.started()) - kept)
+        for request in set(slots.requests()) - set(running):
+            slots.end(request)

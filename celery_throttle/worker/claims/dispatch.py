@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
@@ -18,22 +19,13 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_throttle.operations.fan_outs import FAILED
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Claim
-from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claim import Claim, ClaimedTask, Claims
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 
 logger = get_logger(__name__)
-
-
-class _Delivery(NamedTuple):
-    """A claimed task that can be delivered at a monotonic time."""
-
-    claim: Claim
-    message: packing.ClaimedMessage
-    starts_at: float
 
 
 @dataclass(eq=False, repr=False)
@@ -61,87 +53,74 @@ class Dispatcher:
                 self.quarantine.put_until_heartbeat(claim)
 
     def _read(self, task: ClaimedTask) -> None:
-        if task.claim.is_returned:  # the worker stops
+        claim, consumer = task.claim, self.consumer
+        if claim.is_returned:  # the worker stops
             return
-        consumer = self.consumer
         try:
-            message = packing.unpack(task.packed, consumer.task_consumer.accept, task.claim)
-            name = read_task_name(message)
+            message = packing.unpack(task.packed, consumer.task_consumer.accept, claim)
+            name = str(packing.task_fields(message)["task"])
         except packing.UnreadableMessageError:
             self.quarantine.put_unreadable(task)
-            return
         except (ContentDisallowed, DecodeError) as error:
-            consumer.on_decode_error(message, error)
-            self._record_failure(message)
-            return
+            self._refuse(message, partial(consumer.on_decode_error, message, error))
         except (KeyError, TypeError):
-            consumer.on_unknown_message(None, message)
-            self._record_failure(message)
-            return
-        if name not in consumer.strategies:
-            self.quarantine.put(task.claim, f"{packing.version_of(task.packed)} {name}")
-            return
-        delivery = _Delivery(task.claim, message, time.monotonic() + task.starts_in)
-        if task.starts_in > 0:
-            args = (task.claim, self._start, delivery)
-            self.timers.call_after(task.starts_in, self._run_step, args)
+            self._refuse(message, partial(consumer.on_unknown_message, None, message))
         else:
-            self._start(delivery)
+            if name not in consumer.strategies:
+                self.quarantine.put(claim, f"{packing.version_of(task.packed)} {name}")
+                return
+            starts_at = time.monotonic() + task.starts_in
+            deliver = partial(self._run_step, claim, self._deliver, claim, message, name, starts_at)
+            if task.starts_in > 0:
+                args = (claim, self._start, claim, deliver)
+                self.timers.call_after(task.starts_in, self._run_step, args)
+            else:
+                self._start(claim, deliver)
 
-    def _start(self, delivery: _Delivery) -> None:
+    def _start(self, claim: Claim, deliver: Callable[[], None]) -> None:
         """Deliver a task that may start; requeue it if no process is free within 20 ms."""
         if self.pool.count_free() > 0:
-            self._deliver(delivery)
+            deliver()
         else:
-            claim = delivery.claim
-            self.pool.call_when_free(lambda: self._run_step(claim, self._deliver, delivery))
+            self.pool.call_when_free(deliver)
             self.timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._requeue, (claim,))
 
     def _requeue(self, claim: Claim) -> None:
         self.claims.requeue([claim], unless_started=True)
 
-    def _deliver(self, delivery: _Delivery) -> None:
-        claim, message, starts_at = delivery
+    def _deliver(
+        self, claim: Claim, message: packing.ClaimedMessage, name: str, starts_at: float
+    ) -> None:
         consumer = self.consumer
         if time.monotonic() > starts_at + tuning.BOOKING_HORIZON_SECONDS:
             self._requeue(claim)  # a task has kept the loop busy
             return
         if not self.claims.deliver(claim):
             return
-        task = consumer.app.tasks[read_task_name(message)]
         payload = None if "task" in message.headers else message.payload
         try:
             # The request of a message that was received before raises ReceivedBeforeError, by which
             # `hooks/strategies.py` knows that the request goes on without being announced again.
-            consumer.strategies[task.name](
+            consumer.strategies[name](
                 message,
                 payload,
                 message.ack_log_error,
                 message.reject_log_error,
                 consumer.on_task_message,
             )
-        except (InvalidTaskError, ContentDisallowed) as error:
-            consumer.on_invalid_task(payload, message, error)
-            self._record_failure(message)
         except DecodeError as error:
-            consumer.on_decode_error(message, error)
-            self._record_failure(message)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            self._refuse(message, partial(consumer.on_decode_error, message, error))
+        except (
+            InvalidTaskError,
+            ContentDisallowed,
             # Malformed in a way that would end the worker if the message came from the broker.
+            *(AttributeError, LookupError, TypeError, ValueError),
+        ) as error:
             if claim.is_started:
                 raise
-            consumer.on_invalid_task(payload, message, error)
-            self._record_failure(message)
+            self._refuse(message, partial(consumer.on_invalid_task, payload, message, error))
 
-    def _record_failure(self, message: packing.ClaimedMessage) -> None:
-        """Record the failure of a task that no worker will ever run."""
+    def _refuse(self, message: packing.ClaimedMessage, refuse: Callable[[], None]) -> None:
+        """Refuse a message as Celery does. Its task has failed: no worker will ever run it."""
+        refuse()
         self.outcomes.record(message.headers, FAILED)
-
-
-def read_task_name(message: packing.ClaimedMessage) -> str:
-    """Return the name of a message's task, in either version of Celery's protocol.
-
-    Raises:
-        KeyError: the message has no name of a task.
-    """
-    return str(packing.task_fields(message)["task"])

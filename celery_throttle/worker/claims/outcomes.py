@@ -7,9 +7,8 @@ killed counts as running, unless the task is delivered again.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Any
 
 from celery_throttle.errors import StoreError
@@ -19,6 +18,7 @@ from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 
 #: Outcomes by Celery's event, unless that says that the task comes again (``requeue``).
 OUTCOMES = {
@@ -29,19 +29,16 @@ OUTCOMES = {
 }
 
 
-@dataclass(eq=False, repr=False)
 class FanOutOutcomes:
     """Gathers the outcomes of one worker's tasks and reports them. Thread-safe."""
 
-    store: Store
-    keys: Keys
-    #: Called with the seconds after which :meth:`report` should be called.
-    report_in: Callable[[float], None]
-
-    def __post_init__(self) -> None:
+    def __init__(self, store: Store, keys: Keys, timers: Timers) -> None:
+        self._store = store
+        self._keys = keys
         #: Name of the fan-out, id of the task, and outcome.
         self._gathered: deque[tuple[str, str, str]] = deque()
         self._lock = threading.Lock()
+        self._alarm = Alarm(timers, self.report)
         self._error_log = ErrorLog(
             "The server refuses to record outcomes of fan-outs; this worker tries again."
         )
@@ -51,7 +48,7 @@ class FanOutOutcomes:
         name = headers.get(FAN_OUT_HEADER)
         if name is not None:
             self._gathered.append((str(name), str(headers.get("id")), outcome))
-            self.report_in(tuning.OUTCOME_REPORT_SECONDS)
+            self._alarm.set(tuning.OUTCOME_REPORT_SECONDS)
 
     def report(self) -> None:
         """Report all outcomes; if the server cannot be reached, later."""
@@ -59,15 +56,14 @@ class FanOutOutcomes:
             while self._gathered:
                 count = min(tuning.OUTCOME_BATCH_SIZE, len(self._gathered))
                 batch = [self._gathered.popleft() for _ in range(count)]
+                rows = defaultdict(list)
+                for name, task_id, outcome in batch:
+                    rows[name].append((task_id, outcome))
                 try:
-                    self._report(batch)
+                    for name in rows:
+                        self._store.run(outcomes_call(self._keys.fan_out(name), rows[name]))
                 except StoreError as error:
                     self._error_log.log(error)
                     self._gathered.extendleft(reversed(batch))
-                    self.report_in(tuning.OUTCOME_RETRY_SECONDS)
+                    self._alarm.set(tuning.OUTCOME_RETRY_SECONDS)
                     return
-
-    def _report(self, batch: list[tuple[str, str, str]]) -> None:
-        for name in dict.fromkeys(name for name, _, _ in batch):
-            rows = [(task_id, outcome) for fan_out, task_id, outcome in batch if fan_out == name]
-            self.store.run(outcomes_call(self.keys.fan_out(name), rows))

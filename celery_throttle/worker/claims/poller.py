@@ -1,32 +1,123 @@
-"""Polls of one shard: when its worker calls its server, and what follows from the reply.
+"""When a worker polls for tasks that wait in lines, for which shard, and what follows.
 
-The claim call brings tasks for the processes that are free. Without a free process it reports what
-has ended: settled claims and released slots.
+Laws at stake here: *never idle*, and *never in the way* (a task is claimed only for a free process;
+where tasks queue for processes, the lines queue with them).
+
+The path of one task: the scheduler lets the poller of its shard poll; the claim call (``call.py``)
+brings the task; it is held under a claim (``claims.py``) and given to Celery (``dispatch.py``).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from celery.worker import state
+
 from celery_throttle.worker import tuning
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import Capacity, ClaimCall
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.claims.revoked import RevokedTasks
-from celery_throttle.worker.claims.scheduler import Scheduler
-from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.alarm import Alarm
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
+from celery_throttle.worker.hooks.timers import Alarm, Timers
+
+
+@dataclass(eq=False, repr=False)
+class Scheduler:
+    """Lets the shards of a worker poll, over one connection to the broker.
+
+    One scheduler serves all shards, so that no free process is given to two claims: one shard polls
+    at a time, and the most overdue one is the first.
+
+    With an event loop all methods run in the loop's thread, except those that are thread-safe.
+    Without one, the thread of the timers polls.
+    """
+
+    consumer: Any
+    timers: Timers
+    pool: WorkerPool
+    claims: Sequence[Claims]  #: of all shards
+
+    def __post_init__(self) -> None:
+        self._alarm = Alarm(self.timers, self._poll_next)
+        #: When each shard polls next (monotonic).
+        self._due_times: dict[Poller, float] = {}
+        self._lock = threading.Lock()
+        #: Held from the count of the free processes until the tasks claimed for them are received.
+        self.claiming = threading.Lock()
+        self.is_running = True
+        self._is_queued = False
+        self._queued_at = 0.0
+
+    def stop(self) -> None:
+        """Let no shard poll from now on."""
+        self.is_running = False
+        self._alarm.cancel()
+
+    def poll_in(self, poller: Poller, seconds: float) -> None:
+        """Let a shard poll after some seconds, or at an earlier time set before. Thread-safe."""
+        at = time.monotonic() + max(0.0, seconds)
+        with self._lock:
+            self._due_times[poller] = min(at, self._due_times.get(poller, at))
+        self._alarm.set(seconds)
+
+    def count_free(self) -> int:
+        """Return the number of free processes for which no task is booked."""
+        if not self.is_running or _is_stop_requested():
+            return 0
+        return self.pool.count_free() - sum(len(claims.unstarted()) for claims in self.claims)
+
+    def _poll_next(self) -> None:
+        """Let the most overdue shard poll if a process is free; otherwise queue for a process."""
+        if self.count_free() <= 0:
+            self._queue()
+            return
+        with self._lock:
+            now, due = time.monotonic(), None
+            by_time = sorted(self._due_times.items(), key=lambda item: item[1])
+            if by_time and by_time[0][1] <= now:
+                due, _ = by_time.pop(0)
+                del self._due_times[due]
+        if by_time:
+            self._alarm.set(by_time[0][1] - now)
+        if due is not None:
+            due.run()
+
+    def _queue(self) -> None:
+        """Queue for a process, with the tasks that wait in this worker for one."""
+        if not self.is_running or self._is_queued:
+            return
+        self._is_queued = True
+        self._queued_at = time.monotonic()
+        if any(poller.more_are_due for poller in list(self._due_times)):
+            self.timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._scale_up_if_queued)
+        self.pool.call_when_free(self._on_process_free)
+
+    def _scale_up_if_queued(self) -> None:
+        queued_for = time.monotonic() - self._queued_at
+        if self._is_queued and self.is_running and queued_for > tuning.BOOKING_HORIZON_SECONDS / 2:
+            scale_up(self.consumer.controller, self.pool)
+
+    def _on_process_free(self) -> None:
+        self._is_queued = False
+        if self.count_free() > 0:
+            self._poll_next()
+        elif self.is_running:
+            # The free processes are for booked tasks, and nothing reports the ends of these.
+            self._alarm.set(tuning.POOL_CHECK_SECONDS)
 
 
 @dataclass(eq=False, repr=False)
 class Poller:
     """Polls for the tasks of one shard, over one connection to the broker, until :meth:`stop`.
 
-    ``wakeup`` is the subscription of the worker, which each poll renews if it was cut.
+    The claim call brings tasks for the processes that are free. Without a free process it reports
+    what has ended: settled claims and released slots.
     """
 
     scheduler: Scheduler
@@ -35,13 +126,11 @@ class Poller:
     call: ClaimCall
     revoked: RevokedTasks
     dispatcher: Dispatcher
-    wakeup: WakeupListener
     outage: OutageMode
     more_are_due: bool = False  #: whether the last poll left tasks that are due
 
     def __post_init__(self) -> None:
-        self._settle_alarm = Alarm(self.timers, self._report)
-        self._release_alarm = Alarm(self.timers, self._report)
+        self._report_alarm = Alarm(self.timers, self._report)
         call = self.call
         self._claims, self._slots, self._backoff = call.claims, call.slots, call.backoff
         self._thread = threading.get_ident()
@@ -49,15 +138,14 @@ class Poller:
 
     def stop(self) -> None:
         """Make no call later: claims and slots that end are reported at once from now on."""
-        self._settle_alarm.cancel()
-        self._release_alarm.cancel()
+        self._report_alarm.cancel()
 
     def poll_in(self, seconds: float) -> None:
         """Poll after some seconds, when a task may be due. Thread-safe."""
         self.scheduler.poll_in(self, seconds)
 
     def on_wakeup(self) -> None:
-        """Poll soon: a line may be due, see ``wakeup.py``."""
+        """Poll soon: a line may be due, see ``wakeup.py``. Thread-safe."""
         recent = time.monotonic() - self.call.replied_at < tuning.MIN_WAKEUP_INTERVAL_SECONDS
         self.poll_in(tuning.MIN_WAKEUP_INTERVAL_SECONDS if recent else 0)
 
@@ -76,12 +164,12 @@ class Poller:
         ):
             self._report()
         else:  # together with others that end now
-            self._release_alarm.set(0)
+            self._report_alarm.set(0)
 
     def on_settled(self) -> None:
         """Report settled claims. Thread-safe."""
         if self.scheduler.is_running:
-            self._settle_alarm.set(tuning.SETTLE_REPORT_SECONDS)
+            self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         else:
             self.call.report()
 
@@ -121,21 +209,15 @@ class Poller:
             self.dispatcher.dispatch(task)
         if reply.dead_worker and self._had_time_to_renew():
             self._claims.reclaim(reply.dead_worker)
-        self.wakeup.listen()
         self.poll_in(reply.wait)
 
     def _capacity(self) -> Capacity:
         contended = self.scheduler.pool.is_contended()
-        soon_free = 0 if contended else self._count_soon_free()
+        # As many processes will be free in a moment as claims have started in such a time recently.
+        # A task that is claimed for one of them starts within 20 ms, or goes back to its line.
+        starts = 0 if contended else self._claims.recent_starts()
+        soon_free = int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
         return Capacity(self.scheduler.count_free(), soon_free, contended)
-
-    def _count_soon_free(self) -> int:
-        """Return how many processes will be free in a moment, if claims start as fast as recently.
-
-        A task that is claimed for one of them starts within 20 ms, or goes back to its line.
-        """
-        starts = self._claims.recent_starts()
-        return int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
 
     def _had_time_to_renew(self) -> bool:
         """Whether a worker that lives would have renewed its lease after an outage.
@@ -146,3 +228,9 @@ class Poller:
         now, grace = time.monotonic(), tuning.RECLAIM_GRACE_SECONDS
         since_return = now - max(self.outage.ended, self.call.returned_at)
         return since_return > grace and now - self._began > min(grace, self.call.lease)
+
+
+def _is_stop_requested() -> bool:
+    """Return whether Celery received a signal to stop; its loop may act on that seconds later."""
+    exit_codes = (state.should_stop, state.should_terminate)
+    return any(code is not None and code is not False for code in exit_codes)  # 0 is a code, too

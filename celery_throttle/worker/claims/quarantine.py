@@ -1,7 +1,8 @@
 """Quarantine: tasks for which this worker has no code are left to a worker that has it.
 
 That happens during a deploy, and after its rollback. The tasks keep their places in their lines,
-but do not hold up the tasks behind them. A worker that can run them recalls them.
+but do not hold up the tasks behind them. A worker that can run them recalls them. The label of a
+task in quarantine is the version of its message and its name, separated by a space.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.operations.lines import recall_call, scan_call
+from celery_throttle.store.script import Argument
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Claim
-from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claim import Claim, ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 
 logger = get_logger(__name__)
@@ -59,7 +60,7 @@ class Quarantine:
         self.claims.quarantine(task.claim, f"{_DAMAGED} ")
 
     def put(self, claim: Claim, label: str) -> None:
-        """Put a task into quarantine; the label is the version of its message, and its name."""
+        """Put a task into quarantine."""
         if label not in self._logged:
             self._logged.add(label)
             logger.warning("No code here for %s: left to a worker that has it", _describe(label))
@@ -72,31 +73,34 @@ class Quarantine:
     def recall(self) -> None:
         """Requeue the tasks that this worker can run, and report the others. Thread-safe."""
         try:
-            self._recall()
+            self._report(self._recall())
         except StoreError as error:
             self._error_log.log(error)
 
-    def _recall(self) -> None:
+    def _recall(self) -> Counter[tuple[str, str]]:
+        """Requeue tasks; return how many others there are, by queue and label."""
         task_names, queues, keys = self.task_names(), self.queues(), self.claims.keys
-        key, store = keys.quarantine, self.claims.store
+        store = self.claims.store
         others: Counter[tuple[str, str]] = Counter()
         cursor: Argument = "0"
         while cursor != b"0":
-            cursor, rows = store.run(Call(script("list_quarantined"), [key], [cursor]))
+            cursor, *rows = store.run(scan_call(keys.quarantine, "quarantine", cursor))
             ids = []
             for task_id, packed_label, lines in rows:
                 queue, label = queues.get(lines.decode()), packed_label.decode()
-                if queue is not None and _can_run(label, task_names):
+                version, _, name = label.partition(" ")
+                if queue is None:
+                    continue
+                if version in packing.VERSIONS and (not name or name in task_names):
                     ids.append(task_id)
-                elif queue is not None:
+                else:
                     others[queue, label] += 1
             if ids:
-                names = [key, keys.totals()]
-                store.run(Call(script("recall_quarantined"), names, ["", *ids]))
-        self._report(others)
+                store.run(recall_call(keys, ids))
+        return others
 
     def _report(self, others: Counter[tuple[str, str]]) -> None:
-        """Warn of tasks that this worker cannot run: their number, by queue and name."""
+        """Warn of tasks that this worker cannot run."""
         if not others or time.monotonic() < self._next_report_at:
             return
         self._next_report_at = time.monotonic() + tuning.QUARANTINE_REPORT_SECONDS
@@ -110,11 +114,6 @@ class Quarantine:
             ", ".join(listed),
             f", and {more} others" if more else "",
         )
-
-
-def _can_run(label: str, task_names: Collection[str]) -> bool:
-    version, _, name = label.partition(" ")
-    return version in packing.VERSIONS and (not name or name in task_names)
 
 
 def _describe(label: str) -> str:

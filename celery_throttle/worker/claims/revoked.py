@@ -7,32 +7,32 @@ read, some at each poll.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
+from celery.utils.functional import maybe_list
 from celery.worker import state
 
 from celery_throttle.errors import StoreError
+from celery_throttle.operations.lines import scan_call
 from celery_throttle.operations.waiting import withdraw_call
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument
 from celery_throttle.tasks.messages import packing
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claims.claims import ClaimedTask, Claims
+from celery_throttle.worker.claim import ClaimedTask
+from celery_throttle.worker.claims.call import ClaimCall
 from celery_throttle.worker.error_log import ErrorLog
 
 
-@dataclass(eq=False, repr=False)
 class RevokedTasks:
-    """Finds the revoked tasks among those that wait in the queues of one worker."""
+    """Finds the revoked tasks among those that wait in the queues of one worker.
 
-    claims: Claims
-    lease: float  #: seconds of the worker's lease
-    #: Returns the keys of the queues that it consumes, four each.
-    queue_keys: Callable[[], list[str]]
-    lock: threading.Lock  #: see :class:`~celery_throttle.worker.claims.call.ClaimCall`
+    Args:
+        call: the claim call of the worker, during which no task is withdrawn.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, call: ClaimCall) -> None:
+        self._call = call
+        self._claims = call.claims
         self._error_log = ErrorLog(
             "The server refuses to withdraw revoked tasks from their lines; they wait, and this "
             "worker tries again."
@@ -46,8 +46,11 @@ class RevokedTasks:
         """Withdraw tasks that were revoked since the last call; their quota is not taken."""
         tasks: list[ClaimedTask] = []
         try:
-            self._withdraw(self._new_ids(), tasks)
-            self._withdraw(self._new_stamped(), tasks)
+            for ids in (self._new_ids(), self._new_stamped()):
+                for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
+                    batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
+                    while some := self._withdraw(batch):  # not all in one call if they are large
+                        tasks += some
         except StoreError as error:
             self._error_log.log(error)
             self._id_count, self._stamps = 0, ""
@@ -74,34 +77,27 @@ class RevokedTasks:
         return next(self._search, [])
 
     def _find_stamped(self) -> Iterator[list[str]]:
-        for messages in self.queue_keys()[1::4]:
+        for messages in self._call.queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
-                cursor, rows = self.claims.store.run(
-                    Call(script("scan_messages"), [messages], [cursor])
-                )
+                cursor, *rows = self._claims.store.run(scan_call(messages, "messages", cursor))
                 yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break
 
-    def _withdraw(self, ids: Sequence[str], tasks: list[ClaimedTask]) -> None:
-        """Withdraw tasks, and add them to a list: also those before an error."""
-        for start in range(0, len(ids), tuning.REVOKED_BATCH_SIZE):
-            batch = ids[start : start + tuning.REVOKED_BATCH_SIZE]
-            while some := self._withdraw_some(batch):  # not all in one call if they are large
-                tasks += some
-
-    def _withdraw_some(self, ids: Sequence[str]) -> list[ClaimedTask]:
-        first = self.claims.reserve_tokens(len(ids))
-        keys, worker = self.claims.keys, self.claims.worker
-        call = withdraw_call(keys, worker, self.queue_keys(), first, ids, lease=self.lease)
-        with self.lock:
+    def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
+        call, claims = self._call, self._claims
+        first = claims.reserve_tokens(len(ids))
+        withdraw = withdraw_call(
+            claims.keys, claims.worker, call.queue_keys(), first, ids, lease=call.lease
+        )
+        with call.lock:
             try:
-                rows = self.claims.store.run(call)
+                rows = claims.store.run(withdraw)
             except StoreError:
-                self.claims.requeue_uncertain(range(first, first + len(ids)))
+                claims.requeue_uncertain(range(first, first + len(ids)))
                 raise
-            return [self.claims.receive(row) for row in rows]
+            return [claims.receive(row) for row in rows]
 
 
 def _is_revoked(packed: bytes) -> bool:
@@ -112,10 +108,8 @@ def _is_revoked(packed: bytes) -> bool:
         return False
     stamps = headers.get("stamps") or {}
     for name in headers.get("stamped_headers") or ():
-        revoked = state.revoked_stamps.get(name)
-        if revoked is not None and name in stamps:
-            revoked_values = revoked if isinstance(revoked, (list, tuple, set)) else [revoked]
-            values = stamps[name] if isinstance(stamps[name], (list, tuple)) else [stamps[name]]
-            if any(value in revoked_values for value in values):
+        if name in stamps and name in state.revoked_stamps:
+            revoked = maybe_list(state.revoked_stamps[name])
+            if any(value in revoked for value in maybe_list(stamps[name])):
                 return True
     return False

@@ -6,96 +6,64 @@ It has begun elsewhere, its limit has changed, or a slot was released.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
 
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import StoreError
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import pack_command
+from celery_throttle.worker import tuning
 
-_ERRORS = (RedisError, OSError)
 
-
-@dataclass(eq=False, repr=False)
 class WakeupListener:
-    """A subscription to the channel of this worker.
+    """Listens on the channel of this worker, in a thread, from :meth:`start` to :meth:`close`.
 
-    With an event loop, kombu's ``hub`` watches the connection; without one, a thread does.
+    It subscribes again if the server is lost, or another one is in charge. Each subscription counts
+    as a wake-up, since messages before it were lost.
+
+    Args:
+        on_wakeup: called from the thread when the worker should poll.
     """
 
-    store: Store
-    channel: str
-    hub: Any | None
-    #: Called, from the hub or the thread, when the worker should poll.
-    on_wakeup: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        self._connection: Any = None
-        self._generation = self._socket = 0
+    def __init__(self, store: Store, channel: str, on_wakeup: Callable[[], None]) -> None:
+        self.on_wakeup = on_wakeup
+        self._store = store
+        self._channel = channel
+        self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def listen(self) -> None:
-        """Subscribe, unless that is done already. If the server is lost, a later call retries."""
-        subscribed = self._connection is not None and self._generation == self.store.generation
-        if subscribed or self._is_closed or self.store.breaker.is_open:
-            return
-        self._disconnect()  # the server has moved, so this connection may stay silent
-        try:
-            connection = self.store.connection()
-        except StoreError:
-            return
-        self._generation = self.store.generation
-        try:
-            connection.send_packed_command(
-                [pack_command("SUBSCRIBE", self.channel)], check_health=False
-            )
-            connection.read_response()
-        except _ERRORS:
-            connection.disconnect()
-            return
-        self._connection = connection
-        if self.hub is not None:
-            # Kept, as a cut connection does not know its socket, and the hub must forget that.
-            self._socket = connection._sock.fileno()  # noqa: SLF001  # redis-py does not show it
-            self.hub.add_reader(self._socket, self._read)
-        else:
-            threading.Thread(
-                target=self._watch, args=(connection,), name="throttle-wake", daemon=True
-            ).start()
+    def start(self) -> None:
+        """Start the thread, if it does not run. Not earlier: the pool forks before."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="throttle-wake", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
-        """End the subscription for good."""
+        """End the thread, within a second."""
         self._is_closed = True
-        self._disconnect()
 
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        # A thread that watches the connection closes it by itself, within a second.
-        if connection is None or self.hub is None:
-            return
-        self.hub.remove_reader(self._socket)
-        connection.disconnect()
+    def _run(self) -> None:
+        while not self._is_closed:
+            if not self._store.breaker.is_open:
+                with suppress(StoreError, RedisError, OSError):
+                    self._listen()
+            time.sleep(tuning.RESUBSCRIBE_SECONDS)
 
-    def _read(self) -> None:
+    def _listen(self) -> None:
+        """Subscribe, and listen until the connection is cut or may stay silent."""
+        generation = self._store.generation
+        connection = self._store.connection()
         try:
-            while self._connection is not None and self._connection.can_read(0):
-                self._connection.read_response()
-        except _ERRORS:
-            self._disconnect()
-        self.on_wakeup()
-
-    def _watch(self, connection: Any) -> None:
-        try:
-            while connection is self._connection:
+            command = pack_command("SUBSCRIBE", self._channel)
+            connection.send_packed_command([command], check_health=False)
+            connection.read_response()
+            self.on_wakeup()
+            while not self._is_closed and generation == self._store.generation:
                 if connection.can_read(1.0):
                     connection.read_response()
                     self.on_wakeup()
-        except _ERRORS:
-            if connection is self._connection:
-                self._connection = None
-            self.on_wakeup()
         finally:
             connection.disconnect()

@@ -1,1 +1,1 @@
-"""Failures: what a worker does without the server, and checks before it starts."""
+"""What a worker does beside its tasks: heartbeats, checks, reports, and what an outage needs."""

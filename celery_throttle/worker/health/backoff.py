@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from celery_throttle.worker import tuning
-from celery_throttle.worker.hooks.alarm import Alarm
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 
 
 class Backoff:

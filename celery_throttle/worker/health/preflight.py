@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from celery.utils.log import get_logger
@@ -26,9 +27,17 @@ def check_store(store: Store, keys: Keys, checks: str) -> None:
     """
     if checks == "off":
         return
-    missing = ""
+    rights = Call(
+        script("missing_rights"), [keys.permission_probe], [keys.wakeup_channel("nobody")]
+    )
+    missing: list[str] = []
     try:
-        missing = _missing_rights(store, keys)
+        names = " ".join(f"+{name.decode().lower()}" for name in sorted(store.run(rights)))
+        if names:
+            missing.append(
+                f"its user lacks rights that scripts need: give it {names} "
+                "(docs/how-to/servers.md); until then tasks with limits may stay in their lines"
+            )
         info = store.run(Call(script("server_info"), [keys.limits])).decode()
     except StoreUnavailableError as error:
         if checks == "error":
@@ -39,28 +48,14 @@ def check_store(store: Store, keys: Keys, checks: str) -> None:
     else:
         facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         found = list(find_problems(facts, keys.prefix))
-    if (found or missing) and checks == "error":
+    if checks == "error" and (missing or found):
         raise ConfigurationError(
             f"throttle_checks is 'error', and the server {store.url} has these problems: "
-            f"{'; '.join([*filter(None, [missing]), *found])}"
+            f"{'; '.join([*missing, *found])}"
         )
-    if missing:
-        logger.error(
-            "Server %s: %s; until then tasks with limits may stay in their lines",
-            store.url,
-            missing,
-        )
-    for problem in found:
-        logger.warning("Server %s: %s", store.url, problem)
-
-
-def _missing_rights(store: Store, keys: Keys) -> str:
-    """Return which rights the user lacks; an empty text if it may run all commands of scripts."""
-    call = Call(script("missing_rights"), [keys.permission_probe], [keys.wakeup_channel("nobody")])
-    names = " ".join(f"+{name.decode().lower()}" for name in sorted(store.run(call)))
-    if not names:
-        return ""
-    return f"its user lacks rights that scripts need: give it {names} (docs/how-to/servers.md)"
+    for level, problems in ((logging.ERROR, missing), (logging.WARNING, found)):
+        for problem in problems:
+            logger.log(level, "Server %s: %s", store.url, problem)
 
 
 def find_problems(facts: Mapping[str, str], prefix: str) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""What is attached to Celery's worker: its pool, timers, event loop and strategies."""
+"""What is attached to Celery: pool, timers, strategies, events and remote control."""

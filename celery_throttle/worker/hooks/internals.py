@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from celery import __version__
@@ -30,16 +30,14 @@ class Internal:
     Attributes:
         name: What it is called here, and in the name of its contract test.
         reason: Why no public way will do.
-        used_in: The modules of this package that use it.
-        static: Attributes of modules, as ``module:name.name``.
-        live: Attributes of a running worker's consumer, as ``name.name``, unless the object that
-            should have them is None.
+        static: Modules, each with names in it.
+        live: A running worker's consumer or attributes of it, each with names of its attributes;
+            an owner that is None need not have them.
         pool: The module of the only kind of pool whose workers use the internal; empty for all.
     """
 
     name: str
     reason: str
-    used_in: tuple[str, ...]
     static: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     pool: str = ""
@@ -49,104 +47,82 @@ INTERNALS = (
     Internal(
         "request",
         "Celery offers no hook between a free process and the start of a task.",
-        ("worker.request", "worker.admission.gate", "worker.waiting.announcements"),
         static=(
-            "celery.worker.request:create_request_cls",
-            "celery.worker.request:Request.execute_using_pool",
-            "celery.worker.request:Request.on_success",
-            "celery.worker.request:Request._announce_revoked",
-            "celery.worker.request:Request._context",
-            "celery.worker.strategy:proto1_to_proto2",
+            "celery.worker.request create_request_cls Request.execute_using_pool",
+            "celery.worker.request Request.on_success Request._announce_revoked Request._context",
+            "celery.worker.strategy proto1_to_proto2",
         ),
     ),
     Internal(
         "semaphore",
         "The queue of requests that wait for a process is not public, and the permits miscount.",
-        ("worker.hooks.pool",),
-        static=("kombu.asynchronous.semaphore:LaxBoundedSemaphore.release",),
-        live=(
-            "controller.semaphore._waiting",
-            "controller.semaphore.value",
-            "controller.semaphore.initial_value",
-        ),
+        static=("kombu.asynchronous.semaphore LaxBoundedSemaphore.release",),
+        live=("consumer.controller.semaphore _waiting value initial_value",),
     ),
     Internal(
         "process pool",
         "billiard shows nowhere else which processes are idle, or have begun their task.",
-        ("worker.hooks.pool", "worker.hooks.pool_shutdown"),
-        static=(
-            "billiard.pool:ApplyResult._worker_lost",
-            "billiard.pool:Pool.handle_result_event",
+        static=("billiard.pool ApplyResult._worker_lost Pool.handle_result_event",),
+        live=(
+            "consumer.pool._pool _processes _cache _putlock",
+            "consumer.pool._pool _all_inqueues _active_writers _flush_writer",
         ),
         pool="celery.concurrency.prefork",
-        live=(
-            "pool._pool._processes",
-            "pool._pool._cache",
-            "pool._pool._putlock",
-            "pool._pool._all_inqueues",
-            "pool._pool._active_writers",
-            "pool._pool._flush_writer",
-        ),
     ),
     Internal(
         "greenlet pool",
         "Before Celery 5.7, the number of greenlets of a gevent pool is not public.",
-        ("worker.hooks.pool",),
+        live=("consumer.pool._pool size",),
         pool="celery.concurrency.gevent",
-        live=("pool._pool.size",),
     ),
     Internal(
         "event loop",
         "The loop may wait a second although a timer is due; see docs/how-to/pools.md.",
-        ("worker.hooks.timers",),
-        static=("kombu.asynchronous.hub:Hub.fire_timers",),
-        live=("hub._ready", "hub.timer._queue", "hub.propagate_errors"),
+        static=("kombu.asynchronous.hub Hub.fire_timers",),
+        live=("consumer.hub _ready propagate_errors", "consumer.hub.timer _queue"),
     ),
     Internal(
         "rate limit",
         "A claimed task has its units, and must not wait in Celery's token bucket.",
-        ("worker.hooks.strategies",),
-        live=("_limit_task", "_limit_post_eta", "apply_eta_task"),
+        live=("consumer _limit_task _limit_post_eta apply_eta_task",),
     ),
     Internal(
         "strategies",
         "A message that comes again must not be announced again, nor wait for its eta.",
-        ("worker.hooks.strategies",),
-        static=("celery.worker.strategy:default", "celery.app.task:Task.start_strategy"),
-        live=("strategies", "update_strategies", "on_task_request", "on_task_message"),
+        static=("celery.worker.strategy default", "celery.app.task Task.start_strategy"),
+        live=("consumer strategies update_strategies on_task_request on_task_message",),
     ),
     Internal(
         "event dispatcher",
         "Only its method shows the event task-received before it is sent.",
-        ("worker.hooks.task_events",),
-        static=("celery.events.dispatcher:EventDispatcher.send",),
-        live=("event_dispatcher.buffer_group", "event_dispatcher.groups"),
+        static=("celery.events.dispatcher EventDispatcher.send",),
+        live=("consumer.event_dispatcher buffer_group groups",),
     ),
     Internal(
         "broker consumer",
         "A message does not name its queue, and AMQP counts prefetched messages per consumer.",
-        ("messages.routing", "worker.waiting.prefetch"),
-        static=("kombu.messaging:Consumer._basic_consume",),
-        live=("task_consumer._active_tags", "task_consumer.channel.basic_consume", "qos.prev"),
+        static=("kombu.messaging Consumer._basic_consume",),
+        live=(
+            "consumer.task_consumer _active_tags",
+            "consumer.task_consumer.channel basic_consume",
+            "consumer.qos prev",
+        ),
     ),
     Internal(
         "app registry",
         "Tasks of an app that is not finalized, and the apps of a process, are not public.",
-        ("app", "tasks.app_limits", "tasks.context", "tasks.send_check"),
-        static=("celery._state:_get_active_apps", "celery._state:get_current_worker_task"),
-        live=("app._tasks", "app._task_from_fun", "app.send_task"),
+        static=("celery._state _get_active_apps get_current_worker_task",),
+        live=("consumer.app _tasks _task_from_fun send_task",),
     ),
     Internal(
         "remote control",
         "Workers without this package log an error for a command that they do not know.",
-        ("worker.status.remote_control", "worker.membership.split_limits"),
-        static=("celery.worker.control:Panel.data",),
+        static=("celery.worker.control Panel.data",),
     ),
     Internal(
         "client socket",
-        "redis-py does not show the socket that the event loop has to watch.",
-        ("worker.claims.wakeup",),
-        static=("redis.connection:AbstractConnection.can_read",),
+        "redis-py does not show the socket of a connection, which the store uses itself.",
+        static=("redis.connection AbstractConnection.can_read",),
     ),
 )
 
@@ -164,18 +140,23 @@ def log_broken(consumer: Any) -> None:
 
 def find_missing(internal: Internal, consumer: Any) -> Iterator[str]:
     """Yield the attributes of an internal that are not there."""
-    for path in internal.static:
-        module, _, names = path.partition(":")
-        try:
-            reduce(getattr, names.split("."), import_module(module))
-        except (ImportError, AttributeError):
-            yield path
+    for line in internal.static:
+        module, *names = line.split()
+        yield from (f"{module}.{name}" for name in names if not _is_importable(module, name))
     if internal.pool not in ("", type(getattr(consumer, "pool", None)).__module__):
         return
-    for path in internal.live:
-        *owners, name = path.split(".")
+    for line in internal.live:
+        path, *names = line.split()
         owner: Any = consumer
-        for each in owners:
+        for each in path.split(".")[1:]:
             owner = getattr(owner, each, None)
-        if owner is not None and not hasattr(owner, name):
-            yield f"consumer.{path}"
+        if owner is not None:
+            yield from (f"{path}.{name}" for name in names if not hasattr(owner, name))
+
+
+def _is_importable(module: str, name: str) -> bool:
+    try:
+        attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError):
+        return False
+    return True

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from celery import Task
@@ -86,7 +86,7 @@ class Strategies(dict[str, Strategy]):
             try:
                 return strategy(message, body, ack, reject, callbacks, **options)
             except ReceivedBeforeError as error:
-                return self._pass_on(error.request, callbacks)
+                return self._pass_on(error.request)
 
         return announce_once
 
@@ -116,7 +116,7 @@ class Strategies(dict[str, Strategy]):
             request.throttle_state.strategy = give
             request.throttle_state.waited = claimed
             if claimed or not self._wait_for_eta(request):
-                self._pass_on(request, callbacks)
+                self._pass_on(request)
 
         return admit_first
 
@@ -134,13 +134,17 @@ class Strategies(dict[str, Strategy]):
             state.task_scheduled(request)
         return True
 
-    def _pass_on(self, request: Any, callbacks: Any) -> None:
-        if request.revoked():
-            return
-        state.task_reserved(request)
-        for callback in callbacks:
-            callback(request)
-        self._consumer.on_task_request(request)
+    def _pass_on(self, request: Any) -> None:
+        if not request.revoked():
+            _start(self._consumer, request)
+
+
+def _start(consumer: Any, request: Any) -> None:
+    """Hand a request to the pool, as Celery's strategy does."""
+    state.task_reserved(request)
+    for callback in consumer.on_task_message:
+        callback(request)
+    consumer.on_task_request(request)
 
 
 def bypass_rate_limits(consumer: Any) -> None:
@@ -155,27 +159,16 @@ def bypass_rate_limits(consumer: Any) -> None:
     buckets themselves may come and go at run time (``celery control rate_limit``).
     """
 
-    def start(request: Any) -> None:
-        state.task_reserved(request)
-        for callback in consumer.on_task_message:
-            callback(request)
-        consumer.on_task_request(request)
+    def unless_claimed(limit: Callable[..., None], start: Callable[[Any], None]) -> Any:
+        def limit_or_start(request: Any, *bucket: Any) -> None:
+            if is_claimed(request.message):
+                start(request)
+            else:
+                limit(request, *bucket)
 
-    consumer._limit_task = _unless_claimed(consumer._limit_task, start)  # noqa: SLF001  # Celery has no other way in
+        return limit_or_start
+
+    limit, limit_post_eta = consumer._limit_task, consumer._limit_post_eta  # noqa: SLF001  # Celery has no other way in
+    consumer._limit_task = unless_claimed(limit, partial(_start, consumer))  # noqa: SLF001  # as above
     # For a task that has an eta as well, when that has come.
-    consumer._limit_post_eta = _unless_claimed(  # noqa: SLF001  # as above
-        consumer._limit_post_eta,  # noqa: SLF001  # as above
-        consumer.apply_eta_task,
-    )
-
-
-def _unless_claimed(
-    limit: Callable[..., None], start: Callable[[Any], None]
-) -> Callable[..., None]:
-    def limit_or_start(request: Any, *bucket: Any) -> None:
-        if is_claimed(request.message):
-            start(request)
-        else:
-            limit(request, *bucket)
-
-    return limit_or_start
+    consumer._limit_post_eta = unless_claimed(limit_post_eta, consumer.apply_eta_task)  # noqa: SLF001  # as above

@@ -8,7 +8,8 @@ Law at stake here: *never idle*. Celery's timers may run up to a second late.
 * Without an event loop, Celery's timer thread sleeps until the next call that it knows of, for up
   to a second. It does not notice a call that is added meanwhile for an earlier time.
 
-So calls wait in a heap here. A single timer of the loop, or a thread, makes all that are due.
+So calls wait in a heap here. kombu's loop makes those that are due whenever it fires its own
+timers; without an event loop, a thread makes them.
 """
 
 from __future__ import annotations
@@ -20,32 +21,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 
 logger = get_logger(__name__)
-
-
-class Timers(Protocol):
-    """The timers of one worker. Thread-safe."""
-
-    def call_after(
-        self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...] = ()
-    ) -> Any:
-        """Call a function after some seconds. Returns an entry for :meth:`cancel`."""
-
-    def call_soon(self, call: Callable[..., Any], *args: Any) -> None:
-        """Call a function as soon as possible, but not from within this method."""
-
-    def cancel(self, entry: Any) -> None:
-        """Cancel a call that was not made yet."""
-
-    def attach(self) -> None:
-        """Start, or continue after the event loop was reset. Called from the loop's thread."""
-
-    def close(self) -> None:
-        """Make no more calls: the worker has ended."""
 
 
 def make_timers(consumer: Any) -> Timers:
@@ -57,146 +37,138 @@ def make_timers(consumer: Any) -> Timers:
     return ThreadTimers()
 
 
-class _TimerEntry:
-    """A call that waits for its time."""
+class Timers:
+    """The timers of one worker. Thread-safe.
 
-    __slots__ = ("args", "call", "cancelled")
-
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.call = call
-        self.args = args
-        self.cancelled = False
-
-
-class _TimerHeap:
-    """Calls in the order of their times; calls of the same time in the order of addition."""
+    Calls are made in the order of their times; calls of the same time in the order of addition.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, _TimerEntry]] = []
+        #: Entries: the time of a call, a number, the function, and its arguments. The function is
+        #: None if the call was cancelled.
+        self._heap: list[list[Any]] = []
         self._numbers = count()
         self._lock = threading.Lock()
 
     def call_after(
         self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...] = ()
-    ) -> _TimerEntry:
-        entry = _TimerEntry(call, args)
-        at = time.monotonic() + max(0.0, seconds)
+    ) -> Any:
+        """Call a function after some seconds. Returns an entry for :meth:`cancel`."""
+        entry = [time.monotonic() + max(0.0, seconds), next(self._numbers), call, args]
         with self._lock:
-            heapq.heappush(self._heap, (at, next(self._numbers), entry))
-            is_first = self._heap[0][2] is entry
+            heapq.heappush(self._heap, entry)
+            is_first = self._heap[0] is entry
         if is_first:
-            self._arm()
+            self._wake_up()
         return entry
 
     def call_soon(self, call: Callable[..., Any], *args: Any) -> None:
+        """Call a function as soon as possible, but not from within this method."""
         self.call_after(0.0, call, args)
 
-    def cancel(self, entry: _TimerEntry) -> None:
-        entry.cancelled = True
+    def cancel(self, entry: Any) -> None:
+        """Cancel a call that was not made yet."""
+        entry[2] = None
 
-    def _arm(self) -> None:
-        """Ensure that the first call is made at its time."""
-        raise NotImplementedError
+    def attach(self) -> None:
+        """Start, or continue after the event loop was reset. Called from the loop's thread."""
 
-    def _first_at(self) -> float | None:
-        """Return the monotonic time of the first call."""
+    def close(self) -> None:
+        """Make no more calls: the worker has ended."""
+
+    def _wake_up(self) -> None:
+        """Have whoever makes the calls look for the time of the first one again."""
+
+    def _seconds_to_first(self) -> float | None:
+        """Return the seconds until the first call; None if there is none."""
         with self._lock:
-            while self._heap and self._heap[0][2].cancelled:
+            while self._heap and self._heap[0][2] is None:
                 heapq.heappop(self._heap)
-            return self._heap[0][0] if self._heap else None
+            return max(0.0, self._heap[0][0] - time.monotonic()) if self._heap else None
 
-    def _make_calls(self, propagate: tuple[type[BaseException], ...] = ()) -> None:
-        """Make the calls that are due now, but not the calls that these add."""
-        now = time.monotonic()
+    def _make_calls(self, propagate: tuple[type[BaseException], ...] = ()) -> bool:
+        """Make the calls that are due now, but not the calls that these add.
+
+        Returns whether there were any.
+        """
+        now, any_due = time.monotonic(), False
         while True:
             with self._lock:
                 if not self._heap or self._heap[0][0] > now:
-                    return
-                _, _, entry = heapq.heappop(self._heap)
-            if entry.cancelled:
-                continue
+                    return any_due
+                _, _, call, args = heapq.heappop(self._heap)
+            any_due = True
             try:
-                entry.call(*entry.args)
+                if call is not None:
+                    call(*args)
             except propagate:
                 raise
             except Exception:
                 logger.exception("Error in timer")
 
 
-class LoopTimers(_TimerHeap):
-    """Timers in kombu's event loop."""
+class LoopTimers(Timers):
+    """Timers in kombu's event loop, which fires its own timers in each round before it waits.
+
+    The loop waits no longer than until the next call or timer is due. That serves all timers of the
+    worker: timers of tasks with a countdown may delay ours, and the broker sends the next message
+    only after an acknowledgement, which may be delayed as well.
+    """
 
     def __init__(self, hub: Any) -> None:
         super().__init__()
         self._hub = hub
         self._thread = 0
-        self._timer: Any = None
-        self._timer_at = 0.0
         self._is_making_calls = False
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.settimeout(0)  # neither may block
-        self._is_woken_up = False
 
     def attach(self) -> None:
         """See :class:`Timers`."""
-        cap_loop_wait(self._hub)
+        hub = self._hub
+        if "fire_timers" not in vars(hub):
+            self._fire_timers = hub.fire_timers
+            hub.fire_timers = self._fire_all
         self._thread = threading.get_ident()
-        # Celery cancels a timer that was set while it connected, if that fails.
-        self._timer = None
-        self._hub.add_reader(self._reader, self._on_wakeup)
-        self._arm()
+        hub.add_reader(self._reader, self._on_wakeup)
 
     def close(self) -> None:
         """See :class:`Timers`."""
         self._reader.close()
         self._writer.close()
 
-    def _arm(self) -> None:
-        at = None if self._is_making_calls else self._first_at()
-        if at is None:
-            return
-        if threading.get_ident() != self._thread or at <= time.monotonic():
-            self._wake_up()
-        elif self._timer is None or at < self._timer_at:
-            if self._timer is not None:
-                self._hub.timer.cancel(self._timer)
-            self._timer_at = at
-            self._timer = self._hub.call_at(at, self._on_time)
-
     def _wake_up(self) -> None:
-        """Have the loop call :meth:`_on_wakeup` at once. Thread-safe."""
-        with self._lock:
-            if self._is_woken_up:
-                return
-            self._is_woken_up = True
-        with suppress(OSError):  # it was closed
-            self._writer.send(b"\0")
+        if threading.get_ident() != self._thread:  # else the loop comes here before it waits
+            with suppress(OSError):  # it was closed, or is full
+                self._writer.send(b"\0")
 
     def _on_wakeup(self) -> None:
-        # In this order, or a byte that is sent in between might be lost.
         with suppress(OSError):
-            self._reader.recv(64)
-        with self._lock:
-            self._is_woken_up = False
-        self._run()
+            self._reader.recv(4096)
 
-    def _on_time(self) -> None:
-        self._timer = None
-        self._run()
+    def _fire_all(self, **options: Any) -> float:
+        """Fire kombu's timers and make our calls; return the seconds that the loop may wait."""
+        hub = self._hub
+        delay: float = self._fire_timers(**options)
+        any_due = False
+        if not self._is_making_calls:  # else one of these calls runs the loop
+            self._is_making_calls = True
+            try:
+                any_due = self._make_calls(tuple(hub.propagate_errors))
+            finally:
+                self._is_making_calls = False
+            first = self._seconds_to_first()
+            delay = delay if first is None else min(delay, first)
+        # After each round Celery changes the prefetch count, for one. Nor does kombu care here for
+        # calls that are ready for the next round.
+        if any_due or hub._ready:  # noqa: SLF001  # as above
+            return 0.0
+        timers = hub.timer._queue  # noqa: SLF001  # kombu offers only a sorted copy otherwise
+        return max(0.0, min(delay, timers[0][0] - time.monotonic())) if timers else delay
 
-    def _run(self) -> None:
-        if self._is_making_calls:  # one of these calls runs the loop
-            return
-        self._is_making_calls = True
-        try:
-            self._make_calls(tuple(self._hub.propagate_errors))
-        finally:
-            self._is_making_calls = False
-            self._arm()
 
-
-class ThreadTimers(_TimerHeap):
+class ThreadTimers(Timers):
     """Timers in a thread, for a worker without an event loop."""
 
     def __init__(self) -> None:
@@ -216,53 +188,67 @@ class ThreadTimers(_TimerHeap):
         self._is_closed = True
         self._wakeup.set()
 
-    def _arm(self) -> None:
+    def _wake_up(self) -> None:
         self._wakeup.set()
 
     def _run(self) -> None:
         while not self._is_closed:
-            at = self._first_at()
-            self._wakeup.wait(None if at is None else max(0.0, at - time.monotonic()))
+            self._wakeup.wait(self._seconds_to_first())
             self._wakeup.clear()
             self._make_calls()
 
 
-class _GreenTimers:
+class _GreenTimers(Timers):
     """Timers of gevent and eventlet, which make each call on time, in a greenlet of its own.
 
     A call may wait for a free greenlet of the pool, and must not hold up the other calls.
     """
 
     def __init__(self, timer: Any) -> None:
+        super().__init__()
         self._timer = timer
-        self.call_after = timer.call_after
-        self.cancel = timer.cancel
 
-    def call_soon(self, call: Callable[..., Any], *args: Any) -> None:
-        self._timer.call_after(0.0, call, args)
-
-    def attach(self) -> None:
+    def call_after(
+        self, seconds: float, call: Callable[..., Any], args: tuple[Any, ...] = ()
+    ) -> Any:
         """See :class:`Timers`."""
+        return self._timer.call_after(seconds, call, args)
 
-    def close(self) -> None:
+    def cancel(self, entry: Any) -> None:
         """See :class:`Timers`."""
+        self._timer.cancel(entry)
 
 
-def cap_loop_wait(hub: Any) -> None:
-    """Let kombu's loop wait no longer than until its next timer is due.
+class Alarm:
+    """Calls a function once, at the earliest of the times set since its last call. Thread-safe."""
 
-    This applies to all timers of the worker: timers of tasks with a countdown may delay ours, and
-    the broker sends the next message only after an acknowledgement, which may be delayed as well.
-    """
-    if "fire_timers" in hub.__dict__:
-        return
-    fire_timers = hub.fire_timers
+    def __init__(self, timers: Timers, function: Callable[[], None]) -> None:
+        self._timers = timers
+        self._function = function
+        self._entry: Any = None
+        self._at = 0.0
+        self._lock = threading.Lock()
 
-    def fire_timers_and_cap(**options: Any) -> float:
-        delay: float = fire_timers(**options)
-        if hub._ready:  # noqa: SLF001  # calls for the next round, which kombu ignores here
-            return 0.0
-        timers = hub.timer._queue  # noqa: SLF001  # kombu offers only a sorted copy otherwise
-        return max(0.0, min(delay, timers[0][0] - time.monotonic())) if timers else delay
+    def set(self, seconds: float) -> None:
+        """Call the function after some seconds, unless it is set to an earlier time."""
+        seconds = max(0.0, seconds)
+        at = time.monotonic() + seconds
+        with self._lock:
+            if self._entry is not None:
+                if self._at <= at:
+                    return
+                self._timers.cancel(self._entry)
+            self._at = at
+            self._entry = self._timers.call_after(seconds, self._ring)
 
-    hub.fire_timers = fire_timers_and_cap
+    def _ring(self) -> None:
+        with self._lock:
+            self._entry = None
+        self._function()
+
+    def cancel(self) -> None:
+        """Make no call until the alarm is set again."""
+        with self._lock:
+            if self._entry is not None:
+                self._timers.cancel(self._entry)
+                self._entry = None

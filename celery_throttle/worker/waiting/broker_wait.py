@@ -12,19 +12,13 @@ from typing import Any
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.plan import Plan
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.hooks.announcements import announce_wait
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.policy import (
-    WaitingPolicy,
-    keys_full_error,
-    too_late_error,
-)
+from celery_throttle.worker.waiting.park import WaitingPolicy
 
 
 @dataclass(eq=False, repr=False)
@@ -35,64 +29,43 @@ class BrokerWaitPolicy(WaitingPolicy):
 
     in_lines = False
 
-    def park(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Plan[Status]:
-        """See :class:`WaitingPolicy`; the task waits for its time."""
+    def _call(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
+    ) -> Call:
+        keys, known = self.throttle.keys, request.throttle_state.broker_wait_until
+        names = [keys.limits]
+        args: list[Argument] = [
+            "",
+            known,
+            to_us(tuning.BOOKING_HORIZON_SECONDS),
+            -1 if limits.max_wait is None or known else to_us(limits.max_wait),
+            holder,
+            to_us(self.throttle.settings.lease),
+            mode,
+        ]
+        for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
+            state, *pauses = keys.decision(ref)
+            lists = keys.waiting_lists(ref), keys.return_times(ref)
+            names += (state, keys.entries(ref), *pauses, *lists)
+            args += (ref.name, keys.field(ref), cost)
+        return Call(script("broker_wait"), [*names, keys.totals()], args)
+
+    def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
+        return fields[0], fields[1:]
+
+    def _wait(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]
+    ) -> Status:
         task: TaskState = request.throttle_state
-        refs, holder = requirement.refs, self._holder(request)
-        known = task.broker_wait_until
-        call = self._call(limits, requirement, holder, known, may_run=may_run)
-        outcome, fields = yield from self._ask(request, call, requirement, holder)
-        if outcome == b"admitted":
-            self.slots.hold(request, holder, read_slot_keys(fields[1:]))
-            return task.book(fields[0] / MICROSECONDS)
-        if outcome == b"late":
-            return turn_away(request, limits, too_late_error(limits, refs, fields))
-        if outcome == b"crowded":
-            return turn_away(request, limits, keys_full_error(refs, fields))
+        is_new = not task.broker_wait_until
         wait_us, until, index, expected_us = fields
-        wait, ref = wait_us / MICROSECONDS, refs[index - 1]
+        ref, early = requirement.refs[index - 1], tuning.BROKER_WAIT_EARLY_SECONDS
         task.wait_at_broker(ref)
-        early = tuning.BROKER_WAIT_EARLY_SECONDS
-        status = self.delayed.add(request, max(early, wait - early), until)
-        if not known:
+        status = self.delayed.add(request, max(early, wait_us / MICROSECONDS - early), until)
+        if is_new:
             expected = wait_to_seconds(expected_us)
             announce_wait(request, limits, ref, retry_after=expected, position=0, expected=expected)
         return status
 
     def leave(self, requests: Sequence[Any]) -> None:
         """See :class:`WaitingPolicy`; a task whose message went back to its queue has left."""
-
-    def _call(
-        self,
-        limits: TaskLimits,
-        requirement: Requirement,
-        holder: str,
-        known: int,
-        *,
-        may_run: bool,
-    ) -> Call:
-        keys = self.throttle.keys
-        max_wait = -1 if limits.max_wait is None or known else to_us(limits.max_wait)
-        names = [keys.limits]
-        args: list[Argument] = [
-            "",
-            known,
-            to_us(tuning.BOOKING_HORIZON_SECONDS),
-            max_wait,
-            holder,
-            to_us(self.throttle.settings.lease),
-            int(may_run),
-        ]
-        for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
-            state, *pauses = keys.decision(ref)
-            names += (
-                state,
-                keys.entries(ref),
-                *pauses,
-                keys.waiting_lists(ref),
-                keys.return_times(ref),
-            )
-            args += (ref.name, keys.field(ref), cost)
-        return Call(script("broker_wait"), [*names, keys.totals()], args)

@@ -9,35 +9,152 @@ task is in Redis, and nowhere in this worker).
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 from celery.worker import state
 
-from celery_throttle.errors import QueueFullError
-from celery_throttle.limits.duration import to_us, wait_to_seconds
-from celery_throttle.limits.key import LimitRef
+from celery_throttle.errors import (
+    KeysFullError,
+    QueueFullError,
+    StoreError,
+    ThrottleError,
+    WaitTooLongError,
+)
+from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.store.script import Call
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.hooks.task_events import send_receipt
-from celery_throttle.worker.slots import read_slot_keys
+from celery_throttle.worker.hooks.announcements import announce_wait, send_receipt, turn_away
+from celery_throttle.worker.slots import SlotKeys, TaskSlots, read_slot_keys
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.announcements import announce_wait, turn_away
-from celery_throttle.worker.waiting.policy import (
-    WaitingPolicy,
-    keys_full_error,
-    may_be_parked,
-    too_late_error,
-)
+
+
+@dataclass(eq=False, repr=False)
+class WaitingPolicy(ABC):
+    """How tasks of one worker wait: in lines, or at the broker."""
+
+    throttle: AppLimits
+    slots: TaskSlots
+    token: Callable[[], int]  #: returns a new token of this worker
+
+    #: Whether waiting tasks are in lines, which every call to the server sees.
+    in_lines: ClassVar[bool]
+
+    def park(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
+    ) -> Plan[Status]:
+        """Take the units of a task that may run, and else let it wait.
+
+        Returns ``BOOKED`` for a start in at most 20 ms, ``PARKED`` if the task is in its line and
+        is to be acknowledged by :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned away.
+        ``may_run``: whether there is a process for it.
+
+        Raises:
+            StoreError: the server cannot be asked.
+            ThrottleError: the task must fail.
+        """
+        refs, holder = requirement.refs, self._holder(request)
+        call = self._call(request, limits, requirement, holder, str(int(may_run)))
+        try:
+            outcome, *fields = yield from call_registered(self.throttle.plans, call, refs)
+        except StoreError:
+            request.throttle_state.in_doubt = True
+            self.slots.release(holder, self._slot_keys(requirement, range(len(refs))))
+            raise
+        if outcome == b"unknown":
+            raise unknown_limit_error(refs[fields[0] - 1].name, self.throttle.limits)
+        if outcome == b"never":
+            index, burst = fields
+            raise cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
+        error = _refusal_error(outcome, fields, limits, requirement)
+        if error is not None:
+            return turn_away(request, limits, error)
+        if outcome == b"admitted":
+            wait_us, slots = self._read_admission(fields)
+            self.slots.hold(request, holder, read_slot_keys(slots))
+            task: TaskState = request.throttle_state
+            return task.book(wait_us / MICROSECONDS)
+        return self._wait(request, limits, requirement, fields)
+
+    @abstractmethod
+    def _call(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
+    ) -> Call:
+        """Return the call that decides about a task; ``holder``: of the slots that it takes.
+
+        ``mode``: "1" if the task may run, else "0".
+        """
+
+    @abstractmethod
+    def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
+        """Return the microseconds to the start of a task, and the keys of its slots."""
+
+    @abstractmethod
+    def _wait(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]
+    ) -> Status:
+        """Let a task wait, as the fields of the reply say."""
+
+    @abstractmethod
+    def leave(self, requests: Sequence[Any]) -> None:
+        """Acknowledge tasks to the broker that are in their lines: they leave this worker.
+
+        Raises:
+            StoreError: the tasks may not be safe in Redis.
+        """
+
+    def take_acknowledged(self) -> list[str]:
+        """Return the identities of parked messages that are acknowledged by now, each once."""
+        return []
+
+    def hold_slots(self, request: Any, limits: TaskLimits, requirement: Requirement) -> None:
+        """Record the slots of a task that runs during an outage, to report them later."""
+        keys = self._slot_keys(requirement, limits.slots)
+        self.slots.hold(request, self._holder(request), keys)
+
+    def _holder(self, request: Any) -> str:
+        """Return a new name under which a task may hold slots."""
+        return self.slots.holder(self.token(), request.id)
+
+    def _slot_keys(self, requirement: Requirement, indexes: Iterable[int]) -> list[SlotKeys]:
+        keys, refs = self.throttle.keys, [requirement.refs[index] for index in indexes]
+        return [SlotKeys(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
+
+
+def _refusal_error(
+    outcome: bytes, fields: Sequence[int], limits: TaskLimits, requirement: Requirement
+) -> ThrottleError | None:
+    """Return the error for a task that may not even wait; None for another outcome."""
+    refs = requirement.refs
+    if outcome == b"late":
+        expected_us, index, paused_us = fields
+        ref = refs[index - 1]
+        assert limits.max_wait is not None  # noqa: S101  # only then a script says so
+        expected, paused = wait_to_seconds(expected_us), pause_to_seconds(paused_us)
+        return WaitTooLongError(ref.name, ref.key, expected, limits.max_wait, paused)
+    if outcome == b"full":
+        index, most = fields
+        ref = refs[index - 1]
+        return QueueFullError(ref.name, ref.key, max_waiting=most or None)
+    if outcome == b"crowded":
+        index, most, wait_us = fields
+        ref = refs[index - 1]
+        retry_after = None if wait_us < 0 else wait_us / MICROSECONDS
+        return KeysFullError(ref.name, ref.key, retry_after, most)
+    return None
 
 
 @dataclass(eq=False, repr=False)
@@ -48,62 +165,29 @@ class ParkingPolicy(WaitingPolicy):
     #: Called with the seconds after which a task that was just parked could run.
     parked: Callable[[float], None]
 
+    in_lines = True
+
     def __post_init__(self) -> None:
         self._acknowledging: deque[tuple[float, str]] = deque()
 
-    def park(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Plan[Status]:
-        """See :class:`WaitingPolicy`; the task waits in its line."""
-        task: TaskState = request.throttle_state
-        refs, holder = requirement.refs, self._holder(request)
-        call = self._park_call(request, limits, requirement, holder, may_run=may_run)
-        outcome, fields = yield from self._ask(request, call, requirement, holder)
-        if outcome == b"admitted":
-            self.slots.hold(request, holder, read_slot_keys(fields))
-            return task.book(0.0)
-        if outcome == b"late":
-            return turn_away(request, limits, too_late_error(limits, refs, fields))
-        if outcome == b"full":
-            ref, most = refs[fields[0] - 1], fields[1]
-            error = QueueFullError(ref.name, ref.key, max_waiting=most or None)
-            return turn_away(request, limits, error)
-        if outcome == b"crowded":
-            return turn_away(request, limits, keys_full_error(refs, fields))
-        if outcome == b"parked":
-            self._announce(request, limits, refs, fields)
-        elif task.in_doubt:  # a call before, which failed, has parked it
-            send_receipt(request, waits=True)
-        return Status.PARKED
-
-    def _park_call(
-        self,
-        request: Any,
-        limits: TaskLimits,
-        requirement: Requirement,
-        holder: str,
-        *,
-        may_run: bool,
+    def _call(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
     ) -> Call:
-        queue = self.routing.queue_of(request.message)
+        message, queue = request.message, self.routing.queue_of(request.message)
+        headers = request.throttle_state.message_headers()
         waiter = WaitingTask(
             task_id=request.id,
             queue=self.throttle.qualify(queue),
-            rank=self.routing.rank_of(request.message),
+            rank=self.routing.rank_of(message),
             expires=expires_us(request),
             max_wait=limits.max_wait,
-            packed=packing.pack(
-                request.message,
-                request.throttle_state.message_headers(),
-                queue,
-                received_by=request.hostname,
-            ),
+            packed=packing.pack(message, headers, queue, received_by=request.hostname),
         )
         return park_call(
             self.throttle.keys,
             waiter,
             requirement,
-            str(int(may_run)),
+            mode,
             identity=identity(request),
             redelivered=may_be_parked(request),
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
@@ -112,6 +196,24 @@ class ParkingPolicy(WaitingPolicy):
             acknowledged=self.take_acknowledged(),
             temporary=self.routing.is_temporary(queue),
         )
+
+    def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
+        return 0, fields
+
+    def _wait(
+        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]
+    ) -> Status:
+        if not fields:  # it was parked before
+            if request.throttle_state.in_doubt:  # by a call that failed
+                send_receipt(request, waits=True)
+            return Status.PARKED
+        position, expected_us, index, wait_us = fields
+        wait, expected = wait_to_seconds(wait_us), wait_to_seconds(expected_us)
+        if wait is not None:  # else the resume wakes a worker
+            self.parked(wait)
+        ref = requirement.refs[index - 1]
+        announce_wait(request, limits, ref, retry_after=wait, position=position, expected=expected)
+        return Status.PARKED
 
     def leave(self, requests: Sequence[Any]) -> None:
         """See :class:`WaitingPolicy`."""
@@ -125,7 +227,7 @@ class ParkingPolicy(WaitingPolicy):
             self._acknowledging.append((time.monotonic(), identity(request)))
 
     def take_acknowledged(self) -> list[str]:
-        """Return the identities of parked messages that are acknowledged by now, each once.
+        """See :class:`WaitingPolicy`.
 
         Celery acknowledges in a later round of its loop, in no certain order.
         """
@@ -134,21 +236,17 @@ class ParkingPolicy(WaitingPolicy):
             done.append(self._acknowledging.popleft()[1])
         return done
 
-    def _announce(
-        self, request: Any, limits: TaskLimits, refs: Sequence[LimitRef], fields: Sequence[int]
-    ) -> None:
-        position, expected_us, index, wait_us = fields
-        wait = wait_to_seconds(wait_us)
-        if wait is not None:  # else the resume wakes a worker
-            self.parked(wait)
-        announce_wait(
-            request,
-            limits,
-            refs[index - 1],
-            retry_after=wait,
-            position=position,
-            expected=wait_to_seconds(expected_us),
-        )
+
+def may_be_parked(request: Any) -> bool:
+    """Return whether a task may be in a line already; then only parking can tell if it is new.
+
+    The broker delivered it before, or the call that parks it failed. A claimed task is no second
+    delivery, whatever its headers say.
+    """
+    task = request.throttle_state
+    if task.in_doubt:
+        return True
+    return bool(request.delivery_info.get("redelivered")) and task.claim is None
 
 
 def identity(request: Any) -> str:

@@ -9,9 +9,7 @@ one waits; waiting messages keep the slots of the old consumer, which is cancell
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from celery.worker.consumer.tasks import Tasks
@@ -20,65 +18,25 @@ from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
 
 
-class Prefetch(ABC):
-    """The prefetch slots of one connection to the broker. Thread-safe."""
+class Prefetch:
+    """The prefetch slots of one connection to the broker. Thread-safe.
 
-    @abstractmethod
-    def free(self, message: Any) -> None:
-        """Free the slot of a message that waits."""
-
-    @abstractmethod
-    def take(self, message: Any) -> None:
-        """Take the slot again for a message that waits no more."""
-
-
-def make_prefetch(consumer: Any) -> Prefetch:
-    """Make the prefetch slots for Celery's consumer, by how its broker counts."""
-    if consumer.connection.transport.driver_type == "amqp" and not _counts_per_channel(consumer):
-        return ConsumerPrefetch(consumer)
-    return ChannelPrefetch(consumer)
-
-
-def _counts_per_channel(consumer: Any) -> bool:
-    stored: bool | None = getattr(consumer, "qos_global", None)
-    # Celery stores it since 5.6.
-    return Tasks.qos_global(None, consumer) if stored is None else stored  # type: ignore[arg-type]  # it uses no `self`
-
-
-class ChannelPrefetch(Prefetch):
-    """Prefetch slots of a broker with one count for all queues, which can be changed any time."""
+    This broker has one count for all queues, which changes in the next round of Celery's loop.
+    """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
     def free(self, _message: Any) -> None:
-        """See :class:`Prefetch`; the count is raised in the next round of Celery's loop."""
+        """Free the slot of a message that waits."""
         self._consumer.qos.increment_eventually()
 
     def take(self, _message: Any) -> None:
-        """See :class:`Prefetch`; the count is lowered in the next round of Celery's loop."""
+        """Take the slot again for a message that waits no more."""
         self._consumer.qos.decrement_eventually()
 
 
-@dataclass
-class _Window:
-    """The prefetched messages of one queue."""
-
-    queue: str
-    #: The tags of its consumers: two that are cancelled, then the active one.
-    tags: list[str] = field(default_factory=list)
-    #: The messages that do not wait; some are acknowledged already.
-    messages: set[Any] = field(default_factory=set)
-    #: Whether a message of the active consumer waits, which keeps its slot.
-    needs_consumer: bool = False
-
-    def count(self) -> int:
-        """Return the number of prefetched messages, without those that wait."""
-        self.messages = {message for message in self.messages if not message.acknowledged}
-        return len(self.messages)
-
-
-class ConsumerPrefetch(Prefetch):
+class _ConsumerPrefetch(Prefetch):
     """Prefetch slots of a broker with a count per consumer, which stays as it is.
 
     A queue gets a new consumer when a message of the active one waits, but only while fewer
@@ -87,101 +45,106 @@ class ConsumerPrefetch(Prefetch):
     """
 
     def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-        self._windows: dict[str, _Window] = {}
-        self._by_tag: dict[str, _Window] = {}
+        super().__init__(consumer)
+        #: The messages that do not wait; some are acknowledged already.
+        self._messages: set[Any] = set()
+        #: The queues of which a message of the active consumer waits, which keeps its slot.
+        self._blocked: set[str] = set()
+        #: The queues of consumers that were cancelled recently, by the tags of these.
+        self._cancelled: dict[str, str] = {}
+        self._count = 0  #: the count that the broker knows
         self._lock = threading.RLock()
         # Celery's loop calls it in each round in which `qos.prev` is not `qos.value`.
         self._update_count = consumer.qos.update
         consumer.qos.update = self._update
         consumer.strategies.on_message = self._receive
 
-    def _receive(self, message: Any) -> None:
-        """Note a message that came from the broker; a message out of a line has no slot."""
-        if is_claimed(message):
-            return
-        with self._lock:
-            window = self._window_of(message.delivery_info["consumer_tag"])
-            if window is not None:
-                message.throttle_queue = window.queue
-                window.messages.add(message)
-                if len(window.messages) > 2 * self._consumer.qos.value:
-                    window.count()
-
-    def _window_of(self, tag: str) -> _Window | None:
-        """Return the window of a consumer that is active, or was cancelled recently."""
-        if tag not in self._by_tag:
-            for queue, active in self._active_tags.items():
-                if active not in self._by_tag:
-                    self._by_tag[active] = self._windows[queue] = _Window(queue, [active])
-        return self._by_tag.get(tag)
-
     @property
     def _active_tags(self) -> dict[str, str]:
         tags: dict[str, str] = self._consumer.task_consumer._active_tags  # noqa: SLF001  # kombu has no other way
         return tags
 
-    def _window_with(self, message: Any) -> _Window | None:
-        """Return the window that a message came in; None for a message out of a line."""
-        queue = None if is_claimed(message) else getattr(message, "throttle_queue", None)
-        return None if queue is None else self._windows.get(queue)
+    def _receive(self, message: Any) -> None:
+        """Note a message that came from the broker; a message out of a line has no slot."""
+        if is_claimed(message):
+            return
+        tag = message.delivery_info["consumer_tag"]
+        with self._lock:
+            active = (queue for queue, own in self._active_tags.items() if own == tag)
+            queue = self._cancelled.get(tag) or next(active, None)
+            if queue is not None:
+                message.throttle_queue = queue
+                self._messages.add(message)
+                if len(self._messages) > 2 * self._consumer.qos.value:
+                    self._has_room()
+
+    def _has_room(self) -> bool:
+        """Return whether fewer messages than the count allows do not wait."""
+        self._messages = {message for message in self._messages if not message.acknowledged}
+        return len(self._messages) < int(self._consumer.qos.value)
 
     def free(self, message: Any) -> None:
-        """See :class:`Prefetch`; a message of the active consumer makes its queue get a new one."""
-        window = self._window_with(message)
-        if window is not None:
-            with self._lock:
-                window.messages.discard(message)
-                if message.delivery_info["consumer_tag"] == window.tags[-1]:
-                    window.needs_consumer = True
-                if window.needs_consumer and not self._try_replace(window):
-                    self._consumer.qos.prev = None
+        if is_claimed(message):
+            return
+        with self._lock:
+            self._messages.discard(message)
+            queue = getattr(message, "throttle_queue", "")
+            if self._active_tags.get(queue) == message.delivery_info["consumer_tag"]:
+                self._blocked.add(queue)
+            self._replace_consumers()
 
     def take(self, message: Any) -> None:
-        """See :class:`Prefetch`; the message counts like any other."""
-        window = self._window_with(message)
-        if window is not None:
+        if not is_claimed(message):
             with self._lock:
-                window.messages.add(message)
+                self._messages.add(message)
 
     def _update(self) -> int:
-        """Try again to replace consumers; otherwise pass a new count on to Celery's method."""
+        """Let the broker know a new count, and try again to replace consumers."""
         qos = self._consumer.qos
         with self._lock:
-            waiting = [window for window in self._windows.values() if window.needs_consumer]
-            replaced = [self._try_replace(window) for window in waiting]
-        if qos.prev is not None or all(replaced):
-            self._update_count()
-        if any(window.needs_consumer for window in waiting):
-            qos.prev = None  # try again in the next round of the loop
+            if self._count != qos.value:
+                self._count = qos.value
+                self._update_count()
+            qos.prev = qos.value
+            self._replace_consumers()
         return int(qos.value)
 
-    def _try_replace(self, window: _Window) -> bool:
-        """Replace the consumer of a queue; False if the worker has no room for more messages."""
-        if self._active_tags.get(window.queue) != window.tags[-1]:  # nobody consumes the queue now
-            window.needs_consumer = False
-        elif window.count() < self._consumer.qos.value:
-            window.needs_consumer = False
-            # Celery finds out by itself that the connection is lost.
-            with suppress(*self._consumer.connection_errors, *self._consumer.channel_errors):
-                self._replace_consumer(window)
-        return not window.needs_consumer
+    def _replace_consumers(self) -> None:
+        """Replace the consumers of blocked queues, or have Celery's loop call :meth:`_update`."""
+        for queue in list(self._blocked):
+            if queue not in self._active_tags:  # it is consumed no more
+                self._blocked.discard(queue)
+            elif self._has_room():
+                self._blocked.discard(queue)
+                # Celery finds out by itself that the connection is lost.
+                with suppress(*self._consumer.connection_errors, *self._consumer.channel_errors):
+                    self._replace_consumer(queue)
+        if self._blocked:
+            self._consumer.qos.prev = None
 
-    def _replace_consumer(self, window: _Window) -> None:
+    def _replace_consumer(self, name: str) -> None:
         """Consume a queue anew, without waiting for the broker's reply.
 
         The active consumer is cancelled last: a queue may be deleted with its last one.
         """
         consumer = self._consumer.task_consumer
-        old = self._active_tags.pop(window.queue)
-        queue = next(queue for queue in consumer.queues if queue.name == window.queue)
-        new = consumer._basic_consume(queue, no_ack=consumer.no_ack)  # noqa: SLF001  # as above
-        window.tags.append(new)
-        self._by_tag[new] = window
+        old = self._active_tags.pop(name)
+        queue = next(queue for queue in consumer.queues if queue.name == name)
+        consumer._basic_consume(queue, no_ack=consumer.no_ack)  # noqa: SLF001  # as above
+        self._cancelled[old] = name
         consumer.channel.basic_cancel(old, nowait=True)
-        if len(window.tags) > tuning.PREFETCH_CONSUMER_COUNT:
+        former = [tag for tag, each in self._cancelled.items() if each == name]
+        if len(former) >= tuning.PREFETCH_CONSUMER_COUNT:
             # A message of the consumer before has come. The broker executes commands in order, so
             # the first consumer had ended before, and no message of it can come any more.
-            first = window.tags.pop(0)
-            del self._by_tag[first]
-            consumer.channel.callbacks.pop(first, None)
+            del self._cancelled[former[0]]
+            consumer.channel.callbacks.pop(former[0], None)
+
+
+def make_prefetch(consumer: Any) -> Prefetch:
+    """Make the prefetch slots for Celery's consumer, by how its broker counts."""
+    per_channel: bool | None = getattr(consumer, "qos_global", None)
+    if per_channel is None:  # Celery stores it since 5.6
+        per_channel = Tasks.qos_global(None, consumer)  # type: ignore[arg-type]  # it uses no `self`
+    is_amqp = consumer.connection.transport.driver_type == "amqp"
+    return _ConsumerPrefetch(consumer) if is_amqp and not per_channel else Prefetch(consumer)

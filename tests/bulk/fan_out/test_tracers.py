@@ -152,10 +152,8 @@ def test_it_is_the_message_that_celery_sends_with_these_tracers(app: Any, tracer
             builder._kind_of(signature),
             (1,),
             {},
-            {
-                "task_id": "an id",
-                "headers": {"mine": 1, "throttle_fan_out": "nightly", "ignore_result": False},
-            },
+            task_id="an id",
+            headers={"mine": 1, "throttle_fan_out": "nightly", "ignore_result": False},
         )
     assert set(message) == set(alone.headers)
     for name in set(message) - tracers.header_names():

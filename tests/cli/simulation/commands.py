@@ -21,7 +21,7 @@ def run(*options: str, text: str | None = None) -> tuple[int, str]:
 
 def figures(*options: str, text: str | None = None) -> Any:
     """Return what the command prints as JSON."""
-    code, output = run(*options, "--json", "--no-memory", text=text)
+    code, output = run(*options, "--json", text=text)
     assert code == 0, output
     return json.loads(output)
 

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +8,12 @@ import pytest
 
 from tests.cli.simulation.commands import figures, run
 
-COMMAND = Path(sys.executable).with_name("celery-throttle")
 SEVEN = "times:5,15,61,70,100,110,140"
 
 
 def test_the_table_has_a_limit_a_row() -> None:
     limits = ("--limit", "3/m using fixed-window", "--limit", "3/m burst 3")
-    code, output = run(SEVEN, *limits, "--no-memory")
+    code, output = run(SEVEN, *limits)
     title, _, head, *rows, _, note = output.splitlines()
     assert code == 0
     assert title == f"{SEVEN}: 7 arrivals in 135 s; a refused one is gone"
@@ -25,7 +21,7 @@ def test_the_table_has_a_limit_a_row() -> None:
     assert [row.split("  ")[0] for row in rows] == ["3/m using fixed-window", "3/m burst 3"]
     assert rows[0].split()[3:] == [
         *("6", "1", "3", "in", "60", "s"),
-        *("0.000", "0.000", "0.000", "0.000", "-"),
+        *("0.000", "0.000", "0.000", "0.000"),
     ]
     assert note == "waits in seconds"
 
@@ -39,7 +35,6 @@ def test_json_holds_the_same_figures() -> None:
         "mode": "wait",
         "arrivals": 200,
         "span_s": 0.0,
-        "server": None,
     }
     assert about == {
         "limit": "100/s burst 20",
@@ -51,7 +46,6 @@ def test_json_holds_the_same_figures() -> None:
         "wait_p95_s": 1.7,
         "wait_p99_s": 1.78,
         "wait_max_s": 1.8,
-        "memory_bytes": None,
     }
     assert (slots["fullest_window"], slots["window_s"], slots["wait_max_s"]) == (10, None, 1.9)
 
@@ -60,9 +54,9 @@ def test_each_arrival_is_shown() -> None:
     code, output = run("times:12:00,12:00", "--limit", "1/m", "--limit", "1/h", "--each")
     assert code == 0
     assert output.splitlines() == [
-        "arrival                3/m".replace("3/m", "1/m") + "                 1/h",
-        "12:00:00          admitted            admitted",
-        "12:00:00  refused for 60 s  refused for 3600 s",
+        "arrival               1/m                 1/h",
+        "12:00            admitted            admitted",
+        "12:00    refused for 60 s  refused for 3600 s",
     ]
     found = figures("times:1,1", "--limit", "1/m", "--each")
     assert found["times_us"] == [1_000_000, 1_000_000]
@@ -89,11 +83,11 @@ def test_a_trace_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> Non
         (["fanout:5", "--limit", "1/s", "--mode", "queue"], "'drop', 'wait'"),
         (["fanout:5", "--limit", "5 at once"], "'5 at once' has slots"),
         (["fanout:5", "--limit", "5 at once", "--duration", "1"], "'1' is no duration"),
-        (["fanout:x", "--limit", "1/s"], "count 'x' in 'fanout:x' is not allowed"),
+        (["fanout:x", "--limit", "1/s"], "count 'x' is not allowed"),
         (["burst:5", "--limit", "1/s"], "'burst:5' is neither a file nor a trace; allowed: 'st"),
         (["/no/such/file.csv", "--limit", "1/s"], "is neither a file nor a trace"),
         (["fanout:5,cost=2", "--limit", "1/s"], "cost 2 can never pass"),
-        (["fanout:5", "--limit", "1/s", "--plot", "x.jpg"], "ends in .svg or .png"),
+        (["fanout:5", "--limit", "1/s", "--plot", "x.jpg"], "a name that ends in .svg, .png, .pdf"),
         (["fanout:5", "--limit", "1/s", "--plot", "/no/such/x.svg"], "cannot write /no/such/x.svg"),
     ],
 )
@@ -117,7 +111,7 @@ def without(package: str, *options: str) -> tuple[int, str]:
         [
             *(sys.executable, "-c"),
             f"import sys\nsys.modules[{package!r}] = None\n{main}",
-            *("simulate", "fanout:3", "--limit", "1/s", "--no-memory", *options),
+            *("simulate", "fanout:3", "--limit", "1/s", *options),
         ],
         capture_output=True,
         text=True,
@@ -133,42 +127,3 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path) -> None:
     assert code == 1
     assert errors == f"Error: a plot needs matplotlib, which is not installed: {install}\n"
     assert without("matplotlib") == (0, "")
-    assert without("rich") == (0, "")
-
-
-def on_a_terminal(*options: str) -> str:
-    """Return what the command writes to a terminal."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen([COMMAND, "simulate", *options], stdout=theirs, env=environment):
-        os.close(theirs)
-        output = b""
-        while True:
-            try:
-                read = os.read(ours, 65536)
-            except OSError:  # on Linux, the other end is closed
-                break
-            output += read
-            if not read:
-                break
-    os.close(ours)
-    return output.decode()
-
-
-def test_a_terminal_is_shown_a_table() -> None:
-    output = on_a_terminal(SEVEN, "--limit", "3/m using sliding-log", "--no-memory")
-    assert "─" in output
-    assert "3 in 60 s" in output
-    assert "a refused one is gone" in " ".join(output.split())
-
-
-def test_memory_is_what_a_server_says() -> None:
-    limits = ("3/m using sliding-log", "3/m", "2 at once")
-    options = [word for limit in limits for word in ("--limit", limit)]
-    code, output = run(SEVEN, *options, "--duration", "5s", "--json")
-    assert code == 0
-    found = json.loads(output)
-    log, gcra, slots = (one["memory_bytes"] for one in found["limits"])
-    assert found["server"].split()[0] in ("valkey", "redis")
-    assert 50 < gcra < log < 500
-    assert 50 < slots < 500

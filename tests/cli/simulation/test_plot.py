@@ -17,7 +17,7 @@ def texts(svg: Path) -> list[str]:
 
 
 def draw(path: Path, *options: str) -> Path:
-    code, output = run(*options, "--no-memory", "--plot", str(path))
+    code, output = run(*options, "--plot", str(path))
     assert code == 0, output
     return path
 
@@ -28,7 +28,7 @@ def test_a_picture_has_a_lane_a_limit(tmp_path: Path) -> None:
     assert {"10/s", "10/s using sliding-log", "5 at once"} < set(found)
     assert any(text.endswith("refused, at most 10 in 1 s") for text in found)
     assert any(text.endswith("refused, at most 5 at once") for text in found)
-    assert any(text.startswith("seconds; a column is 0.1 s") for text in found)
+    assert any(text.startswith("seconds; a bar is 0.1 s") for text in found)
 
 
 def test_the_same_simulation_is_the_same_file(tmp_path: Path) -> None:
@@ -43,6 +43,7 @@ def test_the_same_simulation_is_the_same_file(tmp_path: Path) -> None:
 def test_an_ending_decides_the_format(tmp_path: Path) -> None:
     assert draw(tmp_path / "x.PNG", *TRACE).read_bytes().startswith(b"\x89PNG\r\n")
     assert draw(tmp_path / "x.svg", *TRACE).read_text().startswith("<?xml")
+    assert draw(tmp_path / "x.pdf", *TRACE).read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize(

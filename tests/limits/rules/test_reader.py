@@ -10,9 +10,8 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions
-from celery_throttle.limits.rules.dump import dump_rules
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Rules, dump_rules
 from tests.limits.rules.generated import any_rules
 from tests.sizes import examples
 
@@ -200,6 +199,11 @@ new = "fast"
         "16: 'new:{b}' has braces",
         "16: 'new:{b}': weight 10",
     ]
+
+
+def test_the_line_of_a_row_does_not_depend_on_later_texts() -> None:
+    (mistake,) = mistakes('[limits]\nstripe = 5\n[routes]\n"None" = "stripe"')
+    assert mistake.startswith("2: limit 'stripe': 5 is not a limit")
 
 
 def test_keys_of_a_name_have_slots_if_the_name_has() -> None:

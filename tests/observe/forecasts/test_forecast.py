@@ -10,8 +10,7 @@ import pytest
 
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.observe.forecasts.lines import read_lines
-from celery_throttle.observe.forecasts.reader import forecast_fan_out
+from celery_throttle.observe.forecasts.reader import forecast_fan_out, read_lines
 from celery_throttle.observe.forecasts.solver import WORKERS
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols

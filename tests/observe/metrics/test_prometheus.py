@@ -17,8 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from celery_throttle import Limiter
 from celery_throttle.observe.metrics.prometheus import ThrottleCollector, make_wsgi_app
-from celery_throttle.observe.metrics.source import shown_queues
-from celery_throttle.observe.metrics.table import METRICS
+from celery_throttle.observe.metrics.table import METRICS, shown_queues
 from tests.observe.metrics.page import PREFIX, Page, read_page
 from tests.programs import run_python
 from tests.protocol import Protocol

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 from math import inf
 from typing import Any
 
 import pytest
 
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.metrics.table import METRICS
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.counters import DROP_REASONS, REFUSAL_REASONS
+from tests.docs import pages
 from tests.observe.metrics.page import PREFIX, Page, read_page
 from tests.protocol import SECOND, Protocol
 
@@ -54,6 +56,16 @@ def test_names_and_labels() -> None:
         assert {*metric.labels} <= {"limit", "queue", "reason", "source"}
     names = [metric.name for metric in METRICS]
     assert len({*names}) == len(names)
+
+
+def test_each_metric_has_a_row_of_its_type_and_labels_in_the_documentation() -> None:
+    rows = {
+        name: (kind, tuple(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in re.findall(
+            r"^\| `(\w+)` \| (\w+) \| (.*?)\| ", pages.read("reference/metrics.md"), re.MULTILINE
+        )
+    }
+    assert rows == {metric.name: (metric.kind, metric.labels) for metric in METRICS}
 
 
 def test_a_server_without_limits(redis_url: str) -> None:

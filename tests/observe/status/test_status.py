@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
-from celery_throttle.limiter.rules import apply_rules
+from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.observe.status.fleet import is_consumed
-from celery_throttle.observe.status.rules import read_rules_in_force
+from celery_throttle.observe.status.fleet import is_consumed, read_rules_in_force
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.script import Argument, Call, script
@@ -229,11 +228,7 @@ def test_where_a_task_is_otherwise(lines: Protocol) -> None:
     assert lines.limiter.explain("two").location == "unknown"
 
 
-def test_a_task_behind_many_others_in_a_queue_without_worker(
-    lines: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first search of queues ends before it has found that of the task."""
-    monkeypatch.setattr("celery_throttle.observe.status.tasks._FEW_LISTS", 0)
+def test_tasks_in_queues_without_a_worker_are_found(lines: Protocol) -> None:
     for queue, limit in (("q", "api"), ("r", "mail")):
         lines.park(queue, [limit], queue=queue, may_run=False)
     assert [lines.limiter.explain(task).queue for task in "qr"] == ["q", "r"]

@@ -1,4 +1,4 @@
-"""Requests that are decided, and parked, in one round trip."""
+"""Requests that are decided, and parked, in one round trip: each has its own reply or error."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.admission.batching import DecisionBatch
+from celery_throttle import Limiter, StoreError, StoreUnavailableError
+from celery_throttle.errors import CostError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.replies import ReplyStatus
+from celery_throttle.store.script import Call, script
+from celery_throttle.worker.admission.batching import DecisionBatch, run_together
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import DECISION_BATCH_SIZE
+from tests.servers.server import Server
 
 
 @pytest.mark.parametrize(("size", "most"), [(100, DECISION_BATCH_SIZE), (600_000, 2), (10**7, 1)])
@@ -19,20 +28,127 @@ def test_a_round_has_few_large_messages(size: int, most: int) -> None:
     rounds: list[int] = []
     calls: list[Callable[[], None]] = []
 
-    def call_later(_: float, function: Callable[..., None], args: tuple[Any, ...] = ()) -> None:
-        calls.append(lambda: function(*args))
-
+    timers: Any = SimpleNamespace(
+        call_after=lambda _, function, args=(): calls.append(lambda: function(*args))
+    )
     batch = DecisionBatch(
-        lambda requests: rounds.append(len(requests)),
-        call_later,
-        Backoff(ThreadTimers()),
-        lambda function, *args: call_later(0, function, args),
+        lambda requests: rounds.append(len(requests)), timers, Backoff(ThreadTimers())
     )
     for _ in range(20):
-        state = SimpleNamespace(defer=lambda: None)
+        state = SimpleNamespace(move=lambda _: None)
         message = SimpleNamespace(body=b"x" * size)
         batch.add(SimpleNamespace(throttle_state=state, message=message))
     while calls:
         calls.pop()()
     assert sum(rounds) == 20
     assert max(rounds) == most
+
+
+@pytest.fixture
+def limiter(own_server: Server) -> Limiter:
+    limiter = Limiter(own_server.url, {"api": "3/h burst 3"}, timeout=4.0)
+    limiter.register()
+    return limiter
+
+
+#: The server refuses it: there is no argument.
+WRONG = Call(script("admit"), ["ct:limits"])
+
+
+def together(limiter: Limiter, plans: list[Plan[bool]]) -> list[bool | Exception]:
+    return run_together(limiter.store, Backoff(ThreadTimers()), plans)
+
+
+def alone(limiter: Limiter, plan: Plan[bool]) -> bool:
+    (result,) = together(limiter, [plan])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def take(limiter: Limiter) -> Plan[bool]:
+    requirement = Requirement((LimitRef("api", None),), (1_000_000,))
+    (reply,) = yield gate_call(limiter.plans, [GateRequest(requirement)], 0)
+    return bool(reply[0] == ReplyStatus.ALLOWED)
+
+
+def fail() -> Plan[bool]:
+    yield WRONG
+    return True
+
+
+def tell_of_it() -> Plan[bool]:
+    try:
+        yield WRONG
+    except StoreError:
+        return False
+    return True
+
+
+def raise_its_own(limiter: Limiter) -> Plan[bool]:
+    yield from take(limiter)
+    raise CostError("no")
+
+
+def break_down(limiter: Limiter) -> Plan[bool]:
+    yield from take(limiter)
+    raise ConnectionError("of something else")
+
+
+def at_once() -> Plan[bool]:
+    return True
+    yield WRONG
+
+
+def test_they_are_carried_out_in_their_order(limiter: Limiter) -> None:
+    results = together(limiter, [take(limiter) for _ in range(5)])
+    assert results == [True, True, True, False, False]
+
+
+def test_in_one_round_trip(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    run_all = limiter.store.run_all
+
+    def counted(these: list[Call]) -> list[object]:
+        calls.append(len(these))
+        return run_all(these)
+
+    monkeypatch.setattr(limiter.store, "run_all", counted)
+    assert together(limiter, [take(limiter), at_once(), take(limiter)]) == [True] * 3
+    assert calls == [2]
+
+
+def test_each_has_its_own_error(limiter: Limiter) -> None:
+    broken = break_down(limiter)
+    plans = [take(limiter), fail(), tell_of_it(), raise_its_own(limiter), broken]
+    first, refused, told, own, last = together(limiter, plans)
+    assert (first, told) == (True, False)
+    assert isinstance(last, ConnectionError)
+    assert isinstance(refused, StoreError)
+    assert isinstance(own, CostError)
+
+
+def test_a_server_without_the_scripts(own_server: Server, limiter: Limiter) -> None:
+    assert alone(limiter, take(limiter))
+    with own_server.client() as client:
+        client.script_flush()
+    assert together(limiter, [take(limiter) for _ in range(2)]) == [True, True]
+
+
+def test_without_a_server_all_have_the_error(own_server: Server, limiter: Limiter) -> None:
+    own_server.stop()
+    results = together(limiter, [take(limiter), take(limiter)])
+    assert [type(result) for result in results] == [StoreUnavailableError] * 2
+    with pytest.raises(StoreUnavailableError):
+        alone(limiter, take(limiter))
+    own_server.start()
+    limiter.store.breaker.close()
+    limiter.register()
+    assert alone(limiter, take(limiter))
+
+
+def test_a_server_that_is_back_closes_the_breaker(limiter: Limiter) -> None:
+    limiter.store.breaker.trip(StoreUnavailableError("it was out"))
+    limiter.store.breaker._retry_at = 0.0
+    assert together(limiter, [take(limiter), take(limiter)]) == [True, True]
+    assert not limiter.store.breaker.is_open

@@ -58,7 +58,7 @@ class Bench:
         self.turns: list[Callable[[], None]] = []
         backoff: Any = SimpleNamespace(
             is_resting=lambda: True,
-            run_or_queue=self.turns.append,
+            run_or_queue=lambda function: function(),
             record_calls=lambda _: None,
         )
         self.gate = Gate(
@@ -73,7 +73,7 @@ class Bench:
             ),
             backoff=backoff,
             outcomes=nothing,
-            pool=SimpleNamespace(
+            pool=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
                 idle_requests=WeakSet(),
                 count_free=lambda: 100,
                 enter=lambda _: True,
@@ -82,9 +82,10 @@ class Bench:
                 on_exit=lambda: None,
                 runs_inline=False,
             ),
+            timers=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
+                call_after=self._call_after
+            ),
             readmit=self.brought.append,
-            call_later=lambda _, call, args: call(*args),
-            call_soon=lambda call, *args: call(*args),
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
@@ -94,6 +95,10 @@ class Bench:
         yield Call(script("read_definitions"), [self.throttle.keys.limits], ["api"])
         wait = request.parks()
         return Status.PARKED if wait is None else request.throttle_state.book(wait)
+
+    def _call_after(self, _: float, call: Callable[[], None]) -> object:
+        self.turns.append(call)
+        return call
 
     def _put_off(self, request: Any, seconds: float) -> Status:
         self.put_off.append((request, seconds))
@@ -199,8 +204,8 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     request: Any = bench.request(lambda: None)
     request.message.claim = SimpleNamespace(has_units=True, wait=None, slots=["slot"], name="w 7")
     request.throttle_state = TaskState(request)
-    assert request.throttle_state.admit() is Status.ADMITTED
-    request.throttle_state.run()
+    assert request.throttle_state.move(Status.ADMITTED) is Status.ADMITTED
+    request.throttle_state.move(Status.RUNNING)
     request.time_start, request.worker_pid, request._apply_result = 1.0, 7, object()
     bench.gate.step_out(request, [("api", None, 1_000_000)])
     assert request.throttle_state.status is Status.DEFERRED

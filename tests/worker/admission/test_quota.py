@@ -9,14 +9,17 @@ from weakref import WeakSet
 
 import pytest
 from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
 
 from celery_throttle import Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
 from celery_throttle.worker.admission.gate import Gate
-from celery_throttle.worker.admission.quota import Quota
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.admission.quota import Block, Quota
+from celery_throttle.worker.claim import Claims
+from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health import backoff
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
@@ -61,7 +64,9 @@ class Bench:
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
-        self.quota = Quota(self.throttle, Backoff(NOWHERE), lambda: self.waiting)
+        self.quota = Quota(
+            self.throttle, Backoff(NOWHERE), NOWHERE, NOWHERE, queued=lambda: self.waiting
+        )
         self.calls = 0
         run = self.throttle.store.run
 
@@ -134,11 +139,12 @@ def test_another_cost_has_blocks_of_its_own(bench: Bench) -> None:
     halves = one("deep", MILLION // 2)
     assert [bench.take(halves) for _ in range(30)] == [0.0] * 30
     held = bench.quota._blocks[halves]
-    assert held.left(bench.now) > 0
+    assert held.starts > held.used
+    assert held.lasts(bench.now)
     assert bench.take(one("deep")) == 0.0
     assert bench.quota._blocks[halves] is held
     used = 30 / 2 + 1
-    left = held.left(bench.now) / 2
+    left = (held.starts - held.used) / 2
     assert 1_000_000 - bench.throttle["deep"].peek(0).remaining >= used + left
 
 
@@ -228,7 +234,8 @@ class Pool:
     def __init__(self, bench: Bench, slots: TaskSlots | None = None) -> None:
         self.started: list[Any] = []
         slots = TaskSlots("worker", lambda: None) if slots is None else slots
-        self.timers: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        timers: Any = SimpleNamespace(call_after=lambda *timer: self.timers.append(timer))
         self.gate = Gate(
             bench.throttle,
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
@@ -236,15 +243,14 @@ class Pool:
             outage=OutageMode(bench.throttle, NOWHERE, slots),
             delayed=NOWHERE,
             backoff=Backoff(NOWHERE),
-            pool=Free(),
+            pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
+            timers=timers,
             readmit=self.bring,
-            call_later=lambda *timer: self.timers.append(timer),
-            call_soon=lambda call, *args: call(*args),
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
         )
-        bench.quota = self.gate._booking.quota
+        bench.quota = self.gate._quota
 
     def bring(self, request: Any) -> None:
         if self.gate.admit(request) is Status.ADMITTED:
@@ -303,8 +309,8 @@ def test_they_are_gathered_for_some_milliseconds_at_most(bench: Bench, task: Any
     requests = bench.requests(task, range(3))
     for request in requests:
         pool.bring(request)
-    ((_, call, args),) = pool.timers
-    call(*args)
+    ((_, call),) = pool.timers
+    call()
     assert pool.started == requests
     assert bench.calls == 1
 
@@ -316,3 +322,81 @@ def test_tasks_that_come_slowly_are_not_gathered(bench: Bench, task: Any) -> Non
         pool.bring(request)
     assert len(pool.started) == 5
     assert pool.timers == []
+
+
+@given(
+    starts=st.integers(1, 200),
+    at_once=st.integers(0, 200),
+    later=st.floats(0, HORIZON),
+    interval=st.floats(1e-6, HORIZON),
+    lifetime=st.just(HORIZON) | st.floats(0, HORIZON),
+    gaps=st.lists(st.floats(0, HORIZON / 4), max_size=300),
+)
+def test_a_unit_is_given_out_once_with_its_slot(
+    *, starts: int, at_once: int, later: float, interval: float, lifetime: float, gaps: list[float]
+) -> None:
+    at_once = min(at_once, starts)
+    block = Block(1_000.0, starts, at_once, later, interval, lifetime)
+    slots = [0.0] * at_once + [later + number * interval for number in range(starts - at_once)]
+    now, used = block.since, 0
+    for gap in gaps:
+        now += gap
+        wait = block.use(now)
+        if wait is not None:
+            assert now - block.since <= lifetime
+            assert now + wait >= block.since + slots[used] - 1e-9
+            used += 1
+    assert used <= starts
+
+
+def test_a_unit_says_how_far_its_slot_is() -> None:
+    block = Block(since=0.0, starts=3, at_once=1, later=0.005, interval=0.005)
+    assert block.use(0.0) == 0.0
+    assert block.use(0.004) == pytest.approx(0.001)
+    assert block.use(0.012) == 0.0
+    assert block.use(0.013) is None
+
+
+def test_an_old_block_gives_nothing() -> None:
+    block = Block(since=0.0, starts=3, at_once=3, later=0.0, interval=0.001)
+    assert block.use(HORIZON + 0.001) is None
+
+
+def test_a_block_of_a_window_that_ends_is_good_until_then() -> None:
+    block = Block(since=0.0, starts=9, at_once=9, later=0.0, interval=0.0, lifetime=0.005)
+    assert block.use(0.005) == 0.0
+    assert block.lasts(0.005)
+    assert not block.lasts(0.0051)
+    assert block.use(0.0051) is None
+
+
+def test_a_refusal_lasts_for_20_ms_and_has_no_start() -> None:
+    block = Block(since=0.0)
+    assert block.lasts(HORIZON)
+    assert block.use(HORIZON) is None
+    assert not block.lasts(HORIZON + 0.001)
+
+
+def test_demand_is_what_passed_in_the_last_20_ms() -> None:
+    demand = Demand()
+
+    def count(key: str, now: float) -> int:
+        demand.count(key, now)
+        return demand.recent(key, now)
+
+    assert demand.recent("slow", 0.0) == 0
+    assert count("slow", 0.0) == 1
+    assert count("slow", 1.0) == 1
+    wanted = [count("fast", number * 0.001) for number in range(100)]
+    assert wanted[0] == 1
+    assert 15 <= wanted[-1] <= 25
+    assert demand.recent("fast", 0.11) >= 15
+    assert demand.recent("fast", 10.0) == 0
+    assert count("fast", 10.0) == 1
+
+
+def test_demand_remembers_a_bounded_number_of_keys() -> None:
+    demand = Demand()
+    for number in range(20_000):
+        demand.count(number, number * 1e-6)
+    assert len(demand._counts) < 5_000

@@ -12,7 +12,7 @@ from celery.worker.request import Request
 from kombu import Message
 
 from celery_throttle.tasks.messages import packing
-from celery_throttle.worker.claims.claims import Claims
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from tests.protocol import Protocol

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+import threading
+from collections.abc import Iterator
 
 import pytest
-from kombu.asynchronous import Hub
 
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
@@ -19,56 +16,57 @@ from tests.servers.server import Server, wait_until
 CHANNEL = Keys().wakeup_channel("tests")
 
 
+class Listener(WakeupListener):
+    """A listener that counts its wake-ups."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, CHANNEL, self._count)
+        self.wakeups = 0
+        self.woken = threading.Event()
+
+    def _count(self) -> None:
+        self.wakeups += 1
+        self.woken.set()
+
+    def expect(self, what: str) -> None:
+        assert self.woken.wait(30), what
+        self.woken.clear()
+
+
 @pytest.fixture
-def hub() -> Iterator[Any]:
-    hub: Any = Hub()
-    yield hub
-    hub.close()
+def listener(own_server: Server) -> Iterator[Listener]:
+    listener = Listener(Store(own_server.url))
+    listener.start()
+    yield listener
+    listener.close()
+    assert listener._thread
+    listener._thread.join(30)
+    assert not listener._thread.is_alive()
 
 
-def run_round(hub: Any) -> None:
-    """Run one round of a worker's loop, which waits for a tenth of a second at most."""
-    hub.call_later(0.1, lambda: None)
-    next(hub.loop)
+def publish(server: Server) -> None:
+    with server.client() as client:
+        wait_until(lambda: client.publish(CHANNEL, ""), "a subscription")
 
 
-def run_until(hub: Any, holds: Callable[[], Any], what: str) -> None:
-    def ran() -> Any:
-        run_round(hub)
-        return holds()
-
-    wait_until(ran, what)
+def test_each_message_and_each_subscription_wakes(own_server: Server, listener: Listener) -> None:
+    """Messages before the subscription were lost."""
+    listener.expect("the subscription")
+    publish(own_server)
+    listener.expect("a message")
+    listener.start()  # another connection to the broker
+    assert listener.wakeups == 2
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_loop_forgets_the_connection_to_a_lost_server(
-    own_server: Server, hub: Any, *, reset: bool
+def test_it_subscribes_again_after_the_server_was_lost(
+    own_server: Server, listener: Listener, *, reset: bool
 ) -> None:
-    wakeups: list[float] = []
-    store = Store(own_server.url)
-    wakeup = WakeupListener(store, CHANNEL, hub, lambda: wakeups.append(time.monotonic()))
-    wakeup.listen()
-    (fd,) = hub.readers
-    copy = os.dup(fd)  # as a pool process has it that was started later
-    try:
-        with own_server.client() as client:
-            client.publish(CHANNEL, "")
-        run_until(hub, lambda: wakeups, "a message")
-        if reset:  # a server that dies with unread data resets the connection
-            own_server.signal(signal.SIGSTOP)
-            wakeup._connection.send_command("PING")
-        own_server.stop()
-        run_until(hub, lambda: not hub.readers, "a loop that watches nothing")
-        wakeups.clear()
-        for _ in range(3):
-            run_round(hub)
-        assert not wakeups
-        own_server.start()
-        wakeup.listen()
-        with own_server.client() as client:
-            client.publish(CHANNEL, "")
-        run_until(hub, lambda: wakeups, "a message")
-    finally:
-        os.close(copy)
-        wakeup.close()
-    assert not hub.readers
+    listener.expect("the subscription")
+    if reset:  # a server that dies with unread data resets the connection
+        own_server.signal(signal.SIGSTOP)
+    own_server.stop()
+    own_server.start()
+    listener.expect("another subscription")
+    publish(own_server)
+    listener.expect("a message")

@@ -10,7 +10,7 @@ import pytest
 
 from celery_throttle.worker.health import backoff
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.hooks import alarm
+from celery_throttle.worker.hooks import timers
 
 
 class Loop:
@@ -21,10 +21,10 @@ class Loop:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.calls: list[tuple[str, float]] = []
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (alarm, backoff):
+        for module in (timers, backoff):
             monkeypatch.setattr(module, "time", clock)
-        timers: Any = SimpleNamespace(call_after=self._call_after, cancel=self._cancel)
-        self.backoff = Backoff(timers)
+        own: Any = SimpleNamespace(call_after=self._call_after, cancel=self._cancel)
+        self.backoff = Backoff(own)
 
     def _call_after(self, seconds: float, call: Callable[[], None]) -> Any:
         self.timers.append((self.now + seconds, call))

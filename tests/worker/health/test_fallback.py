@@ -17,7 +17,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import MAX_PERIOD_US, Rate
 from celery_throttle.limits.requirement import Requirement, make_requirement
-from celery_throttle.worker.health.fallback import Fallback
+from celery_throttle.worker.health.outage import Fallback
 
 SECOND = 1_000_000
 API = LimitRef("api", None)

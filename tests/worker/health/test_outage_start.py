@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from celery_throttle import Limiter
 from tests.faults.bench import Bench
 from tests.servers.server import Server
-from tests.workers import QUICK, Worker
+from tests.workers import Worker
 
 pytestmark = pytest.mark.workers
 
@@ -34,10 +33,6 @@ def starts_in(bench: Bench, seconds: float) -> int:
     return sum(row["at"] <= first + seconds for row in bench.starts("early"))
 
 
-def with_state(worker_number: int, directory: Path) -> tuple[str, ...]:
-    return (*QUICK, "--statedb", str(directory / f"state-{worker_number}"))
-
-
 def log_lines(worker: Worker, text: str) -> list[str]:
     return [line for line in worker.log().splitlines() if text in line]
 
@@ -52,32 +47,6 @@ def test_they_assume_the_configured_number(redis_url: str, own_server: Server) -
         assert 3 <= starts_in(bench, WINDOW) <= most(WINDOW, 3)
         for worker in bench.workers:
             assert len(log_lines(worker, "enforces 1/3 of each limit")) == 1
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(180)
-def test_they_assume_the_number_that_was_reported_last(
-    redis_url: str, own_server: Server, tmp_path: Path
-) -> None:
-    with Bench(redis_url, own_server.url, conf=CONF) as bench:
-        for number in range(3):
-            bench.start_worker(options=with_state(number, tmp_path))
-        for worker in bench.workers:
-            worker.wait_until_ready()
-        bench.until_each_knows_all()
-        files = sorted(tmp_path.glob("*.throttle"))
-        bench.until(lambda: [one.read_text() for one in files] == ["3\n"] * 3, "it is kept")
-        for worker in bench.workers:
-            worker.kill()
-        for worker in bench.workers:
-            worker.wait()
-        own_server.stop()
-        for number in range(3):
-            bench.start_worker(options=with_state(number, tmp_path))
-        for worker in bench.workers[3:]:
-            worker.wait_until_ready()
-        bench.send("early", range(100))
-        assert 3 <= starts_in(bench, WINDOW) <= most(WINDOW, 3)
 
 
 @pytest.mark.thorough
@@ -104,10 +73,8 @@ def test_a_worker_that_knows_no_number_waits_for_the_grace_period(
         for worker in bench.workers:
             [line] = log_lines(worker, "OUTAGE: ")
             assert re.search(r"nothing with a limit starts here before \d\d:\d\d:\d\d", line)
+            assert "the whole of each limit" in line
             assert "throttle_outage_workers" in line
-        told = [line for each in bench.workers for line in log_lines(each, "knows of no other")]
-        assert all("the whole of each limit" in line for line in told)
-        assert told
 
 
 def test_the_wait_ends_when_the_server_reports_the_number(

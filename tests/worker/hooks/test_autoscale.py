@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.apps import stops
-from tests.worker.hooks.test_pool_shutdown import FOREVER, Stage, stage, until
+from tests.worker.hooks.test_prefork import FOREVER, Stage, stage, until
 from tests.workers import QUICK, Worker
 
 __all__ = ["stage"]

@@ -23,8 +23,8 @@ from kombu.asynchronous import Hub
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from kombu.common import QoS
 
+from celery_throttle.worker.hooks import remote_control
 from celery_throttle.worker.hooks.internals import INTERNALS, find_missing
-from celery_throttle.worker.status import remote_control
 from tests.worker.conftest import SIZES
 from tests.workers import StartWorker
 

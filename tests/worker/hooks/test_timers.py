@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kombu.asynchronous import Hub
 
-from celery_throttle.worker.hooks.timers import LoopTimers, ThreadTimers, Timers, cap_loop_wait
+from celery_throttle.worker.hooks.timers import LoopTimers, ThreadTimers, Timers
 from tests.servers.server import wait_until
 
 #: Seconds. If kombu's loop overlooks a timer it waits for a second, so ten overlooked timers take
@@ -138,7 +138,7 @@ def test_a_loop_that_has_nothing_to_do_waits(loop: Loop) -> None:
 
 def test_the_loop_is_patched_once(loop: Loop) -> None:
     before = loop.hub.fire_timers
-    cap_loop_wait(loop.hub)
+    loop.timers.attach()
     assert loop.hub.fire_timers is before
 
 
@@ -152,6 +152,7 @@ def test_calls_continue_after_the_loop_was_reset(loop: Loop) -> None:
         loop.hub.timer.cancel(entry)
     loop.hub._loop = None
     loop.timers.attach()
+    loop.hub.call_repeatedly(1.0, lambda: None)
     assert loop.run_until(lambda: len(made) == 2) < SOON
     assert made == ["soon", "later"]
 
@@ -237,3 +238,14 @@ def test_a_call_that_adds_itself_leaves_room_for_others(timers: Timers) -> None:
     again()
     timers.call_after(0.01, made.append, ("other",))
     until(lambda: made)
+
+
+def test_the_loop_goes_round_once_more_after_a_call(loop: Loop) -> None:
+    """Before it waits: Celery changes the prefetch count between two rounds."""
+    made: list[str] = []
+    loop.hub.run_once()
+    loop.timers.call_soon(made.append, "call")
+    began = time.monotonic()
+    loop.hub.run_once()
+    assert made == ["call"]
+    assert time.monotonic() - began < 0.5

@@ -1,16 +1,13 @@
 -- define.lua: puts definitions of limits in force.
--- uses: change_definition
--- KEYS  1-4 see `change_definition.lua`
---       then per name or key: state, entries, keys of the name with a definition of their own
--- ARGV  1   now (us), or '' for the server's clock
---       2   'code': defaults of the code; without numbers for those that the code does not have
+-- KEYS  see `definitions.lua`
+-- ARGV  2   'code': defaults of the code; without numbers for those that the code does not have
 --           | 'set': set at run time
 --           | 'unset': what was set is removed; with the default of the code, if there is one. If neither it nor a
 --             weight was set, and the code has no default, what other code has registered is removed
 --           | 'windows': new windows for definitions in force whose calendars have run out
 --       3   for how long (us) it is set; 0 for ever
 --       4   about: JSON, who does it and why
---       then per name or key: name, field; then the definition, see `read_definition`
+--       then per name or key: its field and its definition, see `read_definitions`
 -- Reply {1, index, ...}    of those that were in force and have changed
 --       {0, index}    'set' would give slots to this one, or take them away: nothing was done
 --
@@ -40,7 +37,7 @@ end
 
 local function unset(requirement, definition)
   local old, layers = definition_of(requirement), requirement.layers
-  local is_stale = select(2, records.top(layers)) == 'code' and not definition
+  local is_stale = select(2, top_of(layers)) == 'code' and not definition
       and redis.call('HEXISTS', KEYS[1], 'weight ' .. requirement.field) == 0
   local is_change = layers.set or is_stale
   layers.set, layers.code = nil, not is_stale and (layers.code or definition) or nil
@@ -53,22 +50,17 @@ end
 
 -- Another definition may have been put in force since the windows were computed.
 local function put_windows(requirement, definition)
-  local top = records.top(requirement.layers)
+  local top = top_of(requirement.layers)
   if top and definition and top.text == definition.text then
     top.numbers = definition.numbers
     return put_in_force(requirement)
   end
 end
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('HDEL', KEYS[2], '')
-local requirements, definitions = {}, {}
-for i = 1, (#KEYS - 4) / 3 do
-  local key, arg = 3 * i + 2, 5 + (2 + DEFINITION_ARGUMENTS) * (i - 1)
-  requirements[i] = { name = ARGV[arg], field = ARGV[arg + 1], state = KEYS[key], entries = KEYS[key + 1],
-                      own_keys = KEYS[key + 2], has_key = ARGV[arg] ~= ARGV[arg + 1], pause = 0 }
-  definitions[i] = read_definition(arg + 2, about, lasts > 0 and now + lasts or 0)
-  if mode == 'set' and switches_kind(requirements[i], definitions[i]) then
+work_without_memory()
+local requirements, definitions = read_definitions(5, about, lasts > 0 and now + lasts or 0)
+for i, requirement in ipairs(requirements) do
+  if mode == 'set' and switches_kind(requirement, definitions[i]) then
     return { 0, i }
   end
 end

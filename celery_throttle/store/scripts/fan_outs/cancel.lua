@@ -1,9 +1,7 @@
 -- cancel.lua: removes waiting tasks of a fan-out from their lines for good, some at a time.
--- uses: fan_out_outcome, line_removal, counters, batch_bytes
--- KEYS  1   record of the fan-out, see `fan_out.lua`
+-- KEYS  1   record of the fan-out, see `fan_outs.lua`
 --       2   head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   number of the tasks that are looked at, see `fan_out.lua`
+-- ARGV  2   number of the tasks that are looked at, see `fan_outs.lua`
 --       3   cursor: '0' at first, then the one that the last call replied
 -- Reply {cursor of the next call, '0' at the end; how many tasks were cancelled; 1 if the cursor is that of this call, as
 --        the tasks were large, else 0}
@@ -12,7 +10,7 @@ local record = KEYS[1]
 if redis.call('EXISTS', record) == 0 then
   return { '0', 0, 0 }
 end
-redis.call('HDEL', record, '') -- a server that is out of memory runs a script whose first write frees memory
+work_without_memory()
 redis.call('HSET', record, 'cancelled', '1')
 
 local queues, cancelled, bytes = {}, 0, 0

@@ -1,13 +1,11 @@
 -- enlist.lua: lets tasks of a fan-out join their lines, each of them once, whatever became of it since.
--- uses: line_requirements, queue_capacity, key_cap_room, enlist_tasks
 -- KEYS  1   hash: definitions of limits
---       2   record of the fan-out, see `fan_out.lua`
+--       2   record of the fan-out, see `fan_outs.lua`
 --       3   zset: the keys of the records of all fan-outs, by when (us) each was last found
 --       then per queue: lines, messages, due, polls; then per requirement and queue: state, entries, pause of the name,
 --       pause of the key, backlog, waiting, waiting-lists, waiting-list-index; then the lines; then the head of
 --       the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   how many tasks of the fan-out may wait; 0 for any number
+-- ARGV  2   how many tasks of the fan-out may wait; 0 for any number
 --       3   how long (us) to keep the record after no task waits
 --       4   '1' if these are the last tasks
 --       5   how many queues
@@ -75,7 +73,7 @@ local function index_fan_out(index)
 end
 
 -- Write what is missing in the record. Returns the numbers of the queues, by queue.
-local function open_record(pause, name)
+local function open_fan_out(pause, name)
   if redis.call('HSETNX', record, 'name', name) == 1 then
     index_fan_out(KEYS[3])
   end
@@ -98,6 +96,16 @@ local function open_record(pause, name)
   return numbers
 end
 
+-- Read a line. It is a table:
+--   name            the line
+--   descriptor      see `line_data.lua`
+--   requirements    of its tasks
+--   is_known        whether it holds tasks
+--   first_rank      the lowest rank added by this call; nil before the first task
+--   last_scores     rank -> score of the last task of that rank added by this call
+--   last_positions  rank -> its position
+--   joined          how many tasks this call has added; nil before the first
+--   members, rows   {score, id, ...} and {id, packed row, ...} of the tasks that are not written yet
 local function read_line(name, packed)
   local queue = queues[struct.unpack('<H', packed)]
   local line = { name = name, requirements = {}, last_scores = {}, last_positions = {}, members = {}, rows = {} }
@@ -110,6 +118,63 @@ local function read_line(name, packed)
   line.is_known = redis.call('EXISTS', name) == 1
   line.cost_format = '<' .. string.rep('d', #line.requirements - 1)
   return line
+end
+
+-- Write a task that comes first in its line.
+local function join_first(line, id, rank, score, row, task_costs)
+  for i, requirement in ipairs(line.requirements) do
+    for _, limit in ipairs(requirement.limits) do
+      limit.cost = task_costs[i]
+    end
+  end
+  local wait, bottleneck = decide(line.requirements, true)
+  join_and_wake(line.name, line.descriptor, id, score, row, wait, bottleneck)
+  line.is_known, line.first_rank = true, rank
+end
+
+-- Add a task to its line. Those behind the first are written by `write_others`.
+local function add_task(line, id, rank, expires, message, task_costs)
+  local last = line.last_scores[rank]
+  local score = last and last + 1 or next_task_score(line.name, rank)
+  -- Tasks of lower ranks that are added by this call, and not written yet, are not counted.
+  local position = last and line.last_positions[rank] + 1
+    or redis.call('ZCOUNT', line.name, '-inf', format_integer(score)) + 1
+  local row = pack_row(line.name, task_costs, expires, message, score, line.descriptor.key_caps, position)
+  if not line.first_rank or rank < line.first_rank then
+    join_first(line, id, rank, score, row, task_costs)
+  else
+    local members, rows = line.members, line.rows
+    members[#members + 1], members[#members + 2] = format_integer(score), id
+    rows[#rows + 1], rows[#rows + 2] = id, row
+  end
+  line.last_scores[rank], line.last_positions[rank] = score, position
+  line.joined = (line.joined or 0) + 1
+  for _, requirement in ipairs(line.requirements) do
+    requirement.capacity.room = requirement.capacity.room - 1
+  end
+end
+
+local function write_others()
+  local written = 0
+  for _, line in ipairs(lines) do
+    local queue, count = line.descriptor.queue, #line.members / 2
+    if count > 0 then
+      call_with('ZADD', line.name, line.members)
+      local found = redis.call('HGET', queue[LINES], line.name)
+      if found then
+        local limit_index, descriptor = unpack_descriptor(found)
+        change_backlog(descriptor.limits[limit_index], count)
+      end
+      call_with('HSET', queue[MESSAGES], line.rows)
+    end
+    written = written + count
+    if line.joined then
+      increase_totals(line.descriptor, 'parked', line.joined)
+    end
+  end
+  if written > 0 then
+    change_fan_out_waiting(record, written)
+  end
 end
 
 -- Why a task must not join its line, as the end of the reply; nil if it may. `waiting_tasks` of the fan-out wait now.
@@ -146,7 +211,7 @@ end
 for i = key, #KEYS - 1 do
   lines[#lines + 1], arg = read_line(KEYS[i], ARGV[arg]), arg + 1
 end
-local numbers = open_record(ARGV[7], ARGV[8])
+local numbers = open_fan_out(ARGV[7], ARGV[8])
 
 -- What is to be recorded of the tasks sent by this call: hash -> {id, number of its queue, ...}
 local sent_tasks, is_sent = {}, {}
@@ -176,7 +241,7 @@ while arg <= #ARGV do
   dealt, arg = dealt + 1, arg + 3
 end
 
-write_others(record, lines)
+write_others()
 for tasks, values in pairs(sent_tasks) do
   call_with('HSET', tasks, values)
 end

@@ -1,8 +1,6 @@
 -- fan_out_progress.lua: reads the record of a fan-out.
--- uses: pauses
--- KEYS  1   record of the fan-out, see `fan_out.lua`
+-- KEYS  1   record of the fan-out, see `fan_outs.lua`
 --       2   its pause
--- ARGV  1   now (us), or '' for the server's clock
 -- Reply {now (us), for how long (us) it is paused, {field, value, ...}}; no fields if there is no record
 
 local pause = pause_left(KEYS[2], redis.call('GET', KEYS[2]))

@@ -1,8 +1,6 @@
 -- list_fan_outs.lua: reads the records of all fan-outs, some at a time.
--- uses: pauses
 -- KEYS  1   zset: fan-outs, see `enlist.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   how many to pass over
+-- ARGV  2   how many to pass over
 --       3   how many to look at
 -- Reply {now (us), how many there are, {for how long (us) it is paused, {field, value, ...}}, ...}; one whose record has
 --        expired is left out

@@ -1,6 +1,5 @@
 -- list_results.lua: lists the ended tasks of a fan-out, in the order of their ends.
--- uses: fan_out
--- KEYS  1   record of the fan-out, see `fan_out.lua`
+-- KEYS  1   record of the fan-out, see `fan_outs.lua`
 -- ARGV  1   index of the first, from 0
 --       2   index of the last
 --       3   '1' to record that those before the first were read after a cancel
@@ -8,7 +7,7 @@
 
 local record, results = KEYS[1], {}
 if ARGV[3] == '1' and redis.call('EXISTS', record) == 1 then
-  redis.call('HDEL', record, '') -- a server that is out of memory runs a script whose first write frees memory
+  work_without_memory()
   redis.call('HSET', record, 'told', ARGV[1])
 end
 for _, id in ipairs(redis.call('LRANGE', record .. ':ended', ARGV[1], ARGV[2])) do

@@ -1,9 +1,6 @@
 -- record_outcomes.lua: records how tasks of a fan-out have ended.
--- uses: clock, fan_out_outcome
--- uses rarely: fan_out_expiry
--- KEYS  1   record of the fan-out, see `fan_out.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   interval (us) between the two times at which ended tasks were counted, to measure their rate
+-- KEYS  1   record of the fan-out, see `fan_outs.lua`
+-- ARGV  2   interval (us) between the two times at which ended tasks were counted, to measure their rate
 --       3   age (us) of a count beyond which it says nothing of the rate
 --       then per task: its id; 'done', 'failed' or 'revoked'
 
@@ -12,8 +9,7 @@ local waiting, keep, new_at = unpack(redis.call('HMGET', record, 'waiting', 'kee
 if not keep then
   return
 end
--- A server that is out of memory runs a script whose first write frees memory.
-redis.call('HDEL', record, '')
+work_without_memory()
 local before = redis.call('LLEN', record .. ':ended')
 for i = 4, #ARGV, 2 do
   record_fan_out_outcome(record, ARGV[i], ARGV[i + 1])
@@ -27,5 +23,5 @@ elseif now - tonumber(new_at) > interval then
              'new_at', format_integer(now), 'new_ended', ended)
 end
 if tonumber(waiting or 0) <= 0 then
-  fan_out_expiry()(record, false)
+  expire_fan_out(record, false)
 end

@@ -1,11 +1,14 @@
 -- counters.lua: counts what becomes of requests and tasks, by the name of a limit.
--- uses: fan_out_name
 -- KEYS  last  head of the names of the totals: with the name of a limit behind it, a hash: counter -> total
 -- `celery_throttle/store/counters.py` lists the counters. A total only grows. It begins anew if nobody has recorded
 -- it for as long as it is kept, see `record_totals.lua`.
 
 -- For how long (ms) totals are kept: eight days.
 local TOTALS_KEPT_MS = 691200000
+
+-- The name for which the lines of paused fan-outs wait. It has no limits, only pauses: one for each fan-out, by a key of
+-- the name. It is never defined, and nothing is counted for it. Twin: `FAN_OUT_NAME` in `celery_throttle/store/keys.py`.
+local FAN_OUT_NAME = '@fan-out'
 
 -- A call must not fail because of what it counts, so errors are ignored: a server that is out of memory refuses.
 local function increase_total(name, counter, amount)
@@ -18,6 +21,6 @@ end
 -- Increase the same total of each limit of a descriptor.
 local function increase_totals(descriptor, counter, amount)
   for _, limit_keys in ipairs(descriptor.limits) do
-    increase_total(limit_keys[1], counter, amount)
+    increase_total(limit_keys[NAME], counter, amount)
   end
 end

@@ -1,7 +1,6 @@
 -- leases.lua: leases in a sorted set. A lease is a member whose score is its deadline (us).
--- uses: clock
 -- The member WRITTEN records when a deadline was last written, as minus that time (us), so that it sorts before all
--- deadlines. `lease_clock.lua` needs it to correct the deadlines after the clock was set back.
+-- deadlines: so the deadlines can be corrected after the server's clock was set back.
 
 local WRITTEN = ''
 
@@ -20,5 +19,24 @@ end
 local function end_lease(workers, worker, claims)
   if redis.call('EXISTS', claims) == 0 then
     remove_lease(workers, worker)
+  end
+end
+
+-- Lower each score above zero by `step` (us), to 1 at least.
+local function move_back(set, step)
+  local found, members = redis.call('ZRANGE', set, '(0', '+inf', 'BYSCORE', 'WITHSCORES'), {}
+  for i = 1, #found, 2 do
+    members[i], members[i + 1] = format_integer(math.max(1, found[i + 1] - step)), found[i]
+  end
+  call_with('ZADD', set, members)
+end
+
+-- If the clock was set back since the leases of a set were written, move them back by the difference, so that each
+-- lasts as long as it did. Call this before anything else is done with the set.
+local function follow_clock(set)
+  local written = -(redis.call('ZSCORE', set, WRITTEN) or 0)
+  if written > now + FARTHEST then
+    move_back(set, written - now)
+    redis.call('ZADD', set, format_integer(-now), WRITTEN)
   end
 end

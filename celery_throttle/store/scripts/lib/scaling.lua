@@ -1,5 +1,7 @@
--- scaling.lua: exact a * b / c, for products that a double does not hold. Few decisions need it.
--- uses: arithmetic
+-- scaling.lua: exact a * b / c, also for products that a double does not hold. Few decisions need it.
+
+-- Every integer up to this one is exact.
+local EXACT = 2 ^ 53
 
 -- a * b / c rounded down, and the remainder, for a < c <= 2^51. Multiplies digit by digit, so that no intermediate
 -- result exceeds MAX_EXACT.
@@ -22,16 +24,20 @@ local function scale(a, b, c)
   return quotient, rest
 end
 
--- a * b / c for any a, rounded down.
+-- a * b / c for any a, rounded down; and the remainder.
 local function scale_down(a, b, c)
-  local units = math.floor(a / c)
-  return units * b + scale(a - units * c, b, c)
+  local product, units = a * b, math.floor(a / c)
+  if product < EXACT then
+    local rest = product % c
+    return (product - rest) / c, rest
+  end
+  local quotient, rest = scale(a - units * c, b, c)
+  return units * b + quotient, rest
 end
 
 local function scale_up(a, b, c)
-  local units = math.floor(a / c)
-  local quotient, rest = scale(a - units * c, b, c)
-  return units * b + quotient + (rest > 0 and 1 or 0)
+  local quotient, rest = scale_down(a, b, c)
+  return quotient + (rest > 0 and 1 or 0)
 end
 
-return scale, scale_down, scale_up
+return scale_down, scale_up

@@ -1,9 +1,7 @@
 -- admit.lua: takes quota for tasks that have a process now or in a moment; decides over each task alone.
--- uses: requirements, decision, key_cap_room
 -- KEYS  1   hash: definitions of limits; then the requirements of all tasks, see `requirements.lua`; then per
 --           requirement: backlog; then the head of the totals, see `counters.lua`. No name and key may occur twice.
--- ARGV  1   now (us), or '' for the server's clock
---       2   how far ahead (us) a start may be booked
+-- ARGV  2   how far ahead (us) a start may be booked
 --       3   how many tasks
 --       4   '1' if any requirement has a key
 --       then per task: how many times its cost is wanted, how many requirements it has. No more is taken than the

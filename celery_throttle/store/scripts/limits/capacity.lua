@@ -1,8 +1,6 @@
 -- capacity.lua: what limits could grant now, and when they can grant more.
--- uses: requirements
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   '1' if any requirement has a key
+-- ARGV  2   '1' if any requirement has a key
 --       then the requirements, each with the cost of one unit
 -- Reply {1, {for how long (us) it is paused; for each of its limits: amount (millionths) that could pass now, us until
 --        nothing is in use, us until a unit can pass, its rate in force in millionths of its defined rate}, ...}

@@ -1,10 +1,8 @@
 -- learn.lua: learns from the answer of an API about the limits that its request has passed. An answer can stop or
 -- tighten a limit, never loosen it beyond its definition.
--- uses: requirements, extend_pause, counters
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement:
 --           origin of its pause and paused keys, see `pause.lua`; then the head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   '1' if any requirement has a key
+-- ARGV  2   '1' if any requirement has a key
 --       then the requirements; their costs are not used
 --       then per requirement: how much (millionths) the API says is left of its own quota, -1 if it did not say; then
 --       last but three  '1' if the answer was a refusal, '0' if not
@@ -37,8 +35,7 @@ local function tighten(limit, api_left)
   return true
 end
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('HDEL', KEYS[1], '')
+work_without_memory()
 local rest = 0
 for i, requirement in ipairs(requirements) do
   local has_changed, has_adaptive = false, false

@@ -1,9 +1,6 @@
 -- renew.lua: renews leases of slots. One that has expired is renewed, too, unless its slot was taken since.
--- uses: clock, arithmetic, tags
--- uses rarely: key_cap
 -- KEYS  for each holder: entries; then for each: key cap; then for each: state
--- ARGV  1   now (us), or '' for the server's clock
---       2   lease (us) from now on
+-- ARGV  2   lease (us) from now on
 --       3   '1' to also write leases that the server has lost: of tasks that run
 --       then for each: holder
 
@@ -15,7 +12,7 @@ local function lengthen_longest_lease(key)
   local from = 9
   while state and from < #state do
     local tag, size = struct.unpack('<BH', state, from)
-    if tag == SLOTS and size == 11 and struct.unpack('<d', state, from + 3) < lease then
+    if tag == SLOTS and struct.unpack('<d', state, from + 3) < lease then
       state = string.sub(state, 1, from + 2) .. struct.pack('<d', lease) .. string.sub(state, from + 11)
       redis.call('SET', key, state, 'KEEPTTL')
     end
@@ -23,8 +20,7 @@ local function lengthen_longest_lease(key)
   end
 end
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('ZREM', KEYS[1], '')
+work_without_memory()
 local count = #KEYS / 3
 for i = 1, count do
   local entries = KEYS[i]

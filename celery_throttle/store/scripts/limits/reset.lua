@@ -1,16 +1,13 @@
 -- reset.lua: forgets what was used of a limit and lifts its pause. Slots in use stay in use.
--- uses: recheck_name, changes
--- uses rarely: key_cap
 -- KEYS  1-4 as for `pause.lua`
 --       5   state
 --       6   entries
 --       7   key cap
 --       8   set: keys `waiting-lists` of the limit's name
--- ARGV  1-4 as for `resume.lua`
+-- ARGV  2-4 as for `resume.lua`
 -- Reply the cursor to go on with by `recheck_waiters.lua`; '0' at the end. The first lines that wait are rechecked.
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[5])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[5]) -- first, as it needs no memory
 if redis.call('EXISTS', KEYS[6]) == 0 then
   key_cap().forget(KEYS[7], KEYS[6])
 end

@@ -1,10 +1,8 @@
 -- resume.lua: lifts the pause of a limit, or of one key of it, and nothing else. Workers recheck the lines that wait:
 -- they would not do so by themselves behind a pause without end.
--- uses: recheck_name, changes
 -- KEYS  1-4 as for `pause.lua`
 --       5   set: keys `waiting-lists` of the limit's name; for one key its `waiting-lists`
--- ARGV  1   now (us), or '' for the server's clock
---       2   field of the limit and key
+-- ARGV  2   field of the limit and key
 --       3   the key; '' for the limit itself
 --       4   about: JSON, who does it and why
 -- Reply {1 if it was paused, else 0; the cursor to go on with by `recheck_waiters.lua`, '0' at the end}

@@ -1,9 +1,7 @@
 -- settle_reservation.lua: corrects what was reserved to its actual cost: a refund or a debt.
--- uses: requirements, recheck, counters
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement:
 --           waiting-lists; then the head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   '1' if any requirement has a key
+-- ARGV  2   '1' if any requirement has a key
 --       then the requirements; then per requirement: actual cost (millionths); then the marks that `acquire.lua`
 --       replied
 -- Reply {1}
@@ -16,8 +14,7 @@ local requirements, undefined = read_requirements(count, 2, 3, keyed)
 if undefined then
   return { -2, undefined, format_integer(now) }
 end
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('HDEL', KEYS[1], '')
+work_without_memory()
 local costs = 3 + (keyed and 2 or 1) * count
 local marks = costs + 2 * count -- where those of a requirement begin
 for i, requirement in ipairs(requirements) do

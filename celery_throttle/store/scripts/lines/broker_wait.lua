@@ -1,5 +1,4 @@
 -- broker_wait.lua: decides over a task that waits at the broker, or replies when it has to come back.
--- uses: line_requirements, decision, key_cap_room, slot_keys, counters
 -- Each refused task gets a return time of its own, one emission interval behind that of the task before it. A return
 -- time only says when to ask again: the limit decides. A task that returns in time and is refused all the same, since
 -- another client took the unit, gets the next return time among those to which that happened: they come before all
@@ -8,8 +7,7 @@
 -- KEYS  1   hash: definitions of limits
 --       then per requirement: state, entries, pause of the name, pause of the key, waiting-lists, return-times
 --       last: head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   the return time (us) that it was given before, or 0
+-- ARGV  2   the return time (us) that it was given before, or 0
 --       3   how far ahead (us) a start may be booked
 --       4   longest wait (us) that is accepted, -1 for any
 --       5   the holder of its slots, if it takes any
@@ -48,11 +46,7 @@ local function read_return_times(key)
   if not found then
     return { 0, 0, moved = 0 }
   end
-  local new, returned = struct.unpack('<dd', found)
-  local written, moved = now, 0
-  if #found == 32 then
-    written, moved = struct.unpack('<dd', found, 17)
-  end
+  local new, returned, written, moved = struct.unpack('<dddd', found)
   local step = math.max(0, written - now)
   return { math.max(0, new - step), math.max(0, returned - step), moved = moved + step }
 end

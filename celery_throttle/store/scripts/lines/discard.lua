@@ -1,14 +1,10 @@
 -- discard.lua: discards the tasks that wait in the lines of a queue, some at a time.
--- uses: clock, descriptor, remove_tasks, fan_out_outcome, counters, scan_hash
--- uses rarely: repair
 -- KEYS  1-4  the queue's lines, messages, due, polls
 --       5    only to discard them if no worker consumes the queue: one of the zsets of `heartbeat.lua`. When
 --            nothing is left, the queue is removed from it.
 --       last head of the totals, see `counters.lua`
--- ARGV  1    now (us), or '' for the server's clock
---       2    how many tasks at most; 0 only counts
---       then with KEYS[5]: for how long (us) a worker consumes a queue after it has reported that; and, to count
---            only, how long (us) the queue counts as consumed then, so that not all workers count
+-- ARGV  2    how many tasks at most
+--       then with KEYS[5]: for how long (us) a worker consumes a queue after it has reported that
 -- Reply {how many were discarded, how many are left; -1 if nothing was done}
 -- Tasks are taken from the ends of lines, so that none comes to the head of a line in between. Those of a fan-out end
 -- as revoked. Results are left as they are, as a broker leaves them.
@@ -45,10 +41,7 @@ local function discard_tasks(waiting, line, room)
 end
 
 local count = redis.call('HLEN', queue[MESSAGES])
-if most > 0 then
-  -- A server that is out of memory runs a script whose first write frees memory.
-  redis.call('ZREM', queue[DUE], '')
-end
+work_without_memory()
 local room = most
 while room > 0 do
   local waiting = redis.call('ZRANGE', queue[DUE], 0, 0)[1]
@@ -79,9 +72,5 @@ if left == 0 and redis.call('EXISTS', queue[LINES], queue[DUE]) > 0 then
   left = 1
 elseif left == 0 and consumed then
   redis.call('ZREM', consumed, queue[LINES])
-end
-if left > 0 and consumed and most == 0 then
-  local consumed_at = now - tonumber(ARGV[3]) + tonumber(ARGV[4])
-  redis.call('ZADD', consumed, format_integer(consumed_at), queue[LINES])
 end
 return { discarded, left }

@@ -1,6 +1,4 @@
 -- park.lua: decides over a task once more, or lets it join its line. Idempotent by task id.
--- uses: line_requirements, decision, key_cap_room, slot_keys, queue_capacity, task_score, task_row, join_line, wake
--- uses: counters
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   the task's line
@@ -9,8 +7,7 @@
 --       waiting-lists, waiting-list-index
 --       then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `heartbeat.lua`
 --       last: head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   task id
+-- ARGV  2   task id
 --       3   identity of the message: task id and how often it was retried or replaced
 --       4   '1' if the broker says that it was delivered before
 --       5   rank of its priority, 0 to 255, lower ranks first
@@ -145,14 +142,10 @@ if max_wait >= 0 and expected > max_wait then
 end
 
 local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.key_caps, position)
-local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2]
-join_line(line, descriptor, id, score, row, wait, bottleneck)
+join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
 increase_totals(descriptor, 'parked', 1)
 if mode ~= 'behind' then
   redis.call('ZADD', unacknowledged, format_integer(now), identity)
   redis.call('PEXPIRE', unacknowledged, expiry_ms(memory))
-end
-if not earliest or now + wait < tonumber(earliest) then
-  wake(queue[POLLS], now + wait)
 end
 return { 'parked', position, expected, math.max(1, bottleneck), wait }

@@ -1,8 +1,6 @@
 -- read_lines.lua: reads the lines of one queue, some at a time.
--- uses: clock, arithmetic, descriptor, line_data, line_costs, scores, batch_bytes
 -- KEYS  1-4  the queue's lines, messages, due, polls
--- ARGV  1    now (us), or '' for the server's clock
---       2    cursor: '0' at first, then the one that the last call replied
+-- ARGV  2    cursor: '0' at first, then the one that the last call replied
 -- Reply {cursor of the next call, '0' at the end; for how long (us) a limit has had room for tasks that nobody takes;
 --        {line, fan-out or '', weight, {name, field, cost, ...}, {rank, tasks, ...}}, ...}
 --       A cost is the mean of some tasks of the line, in millionths. A line without a descriptor is left out.

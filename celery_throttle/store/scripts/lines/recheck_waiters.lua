@@ -1,10 +1,7 @@
 -- recheck_waiters.lua: a limit has changed, so workers recheck the lines that wait at it.
--- uses: recheck_name
 -- KEYS  1   set: keys `waiting-lists` of the limit's name
--- ARGV  1   now (us), or '' for the server's clock
---       2   cursor: '0' at first, then the reply of the last call
+-- ARGV  2   cursor: '0' at first, then the reply of the last call
 -- Reply the cursor of the next call; '0' at the end. Runs in steps, so that no call blocks the server.
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('SREM', KEYS[1], '')
+work_without_memory()
 return recheck_name(KEYS[1], ARGV[2])

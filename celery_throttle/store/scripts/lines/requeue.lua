@@ -1,10 +1,8 @@
 -- requeue.lua: puts claims back at the heads of their lines.
--- uses: rejoin_line, release_slots, leases, counters, unpack_row, batch_bytes
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of the worker, see `line_data.lua`
 --       3   head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   the worker
+-- ARGV  2   the worker
 --       3   'own' for the given tokens, or 'dead' for all, if the worker's lease has run out
 --       4   how many claims at most; their bytes are bounded, too
 --       then tokens, with a '-' before one whose message was not delivered to Celery
@@ -41,8 +39,7 @@ local function mark_redelivered(packed)
   return cmsgpack.pack(row)
 end
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('ZREM', workers, 'nobody')
+work_without_memory()
 local count, done, bytes = math.min(#tokens, tonumber(ARGV[4])), 0, 0
 while done < count and bytes < BATCH_BYTES do
   done = done + 1

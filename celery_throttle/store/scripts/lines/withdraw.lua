@@ -1,19 +1,16 @@
 -- withdraw.lua: claims revoked tasks, without quota, so that the calling worker can announce them as revoked.
--- uses: lease_clock, line_removal, counters, batch_bytes
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of this worker, see `line_data.lua`
 --       then per queue: lines, messages, due, polls
 --       last: head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   the worker
+-- ARGV  2   the worker
 --       3   lease (us)
 --       4   the token of the first task claimed; the following ones count up
 --       then task ids
 -- Reply {{token, 0, 0, waited (us), message, task id}, ...} for the tasks that wait in these queues, whose bytes are
 -- bounded: the caller repeats the call until it replies none
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('ZREM', KEYS[1], 'nobody')
+work_without_memory()
 local token, taken, bytes = tonumber(ARGV[4]), {}, 0
 for key = 3, #KEYS - 1, 4 do
   local queue = { unpack(KEYS, key, key + 3) }

@@ -1,11 +1,9 @@
 -- withdraw_lines.lua: claims the first tasks of lines, without quota, so that they leave their lines for good.
--- uses: lease_clock, line_removal, scores, counters, batch_bytes
 -- KEYS  1    zset: workers -> end of their lease (us)
 --       2    hash: claims of the caller, see `line_data.lua`
 --       3-6  the queue's lines, messages, due, polls
 --       then lines of this queue; then the head of the totals, see `counters.lua`
--- ARGV  1    now (us), or '' for the server's clock
---       2    the caller, which has a lease like a worker
+-- ARGV  2    the caller, which has a lease like a worker
 --       3    lease (us)
 --       4    the token of the first task claimed; the following ones count up
 --       5    only tasks that joined their lines by this time (us)
@@ -63,8 +61,7 @@ local function claim_tasks(line, found)
   increase_totals(descriptor, 'removed', #ids)
 end
 
--- A server that is out of memory runs a script whose first write frees memory.
-redis.call('ZREM', workers, 'nobody')
+work_without_memory()
 follow_clock(workers)
 -- With a lease the claims are requeued, whatever becomes of the caller.
 write_lease(workers, ARGV[2], now + tonumber(ARGV[3]))

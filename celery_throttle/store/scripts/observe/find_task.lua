@@ -1,12 +1,10 @@
 -- find_task.lua: finds a task in the lines, among the claims, and in quarantine.
--- uses: clock, line_removal, scan_hash
 -- KEYS  1   zset: workers with claims
 --       2   hash: tasks in quarantine
 --       3   head of the keys `claims`
 --       then per queue: lines, messages, due, polls
 --       last: head of the totals
--- ARGV  1   now (us), or '' for the server's clock
---       2   the task
+-- ARGV  2   the task
 --       3   name of the worker at whose claims to begin, '' at first
 --       4   cursor among these claims, '0' at first
 -- Reply {'line', waited (us), key `lines` of its queue, line, position, tasks of the line, index of the limit at which it

@@ -1,8 +1,6 @@
 -- list_overdue.lua: lists the lines of a queue whose limit has room, but nobody takes their tasks; some at a time.
--- uses: clock, arithmetic, descriptor, line_data, line_costs, batch_bytes
 -- KEYS  1-4  the queue's lines, messages, due, polls
--- ARGV  1    now (us), or '' for the server's clock
---       2    for how long (us) the limit at which a line waits must have had room
+-- ARGV  2    for how long (us) the limit at which a line waits must have had room
 --       3    how many waiting lists to pass over: 0 at first, then what the last call replied
 -- Reply {waiting lists to pass over by the next call, -1 at the end;
 --        {tasks, index of the limit at which the line waits, name, field, cost of its first task (millionths), ...}, ...}

@@ -1,9 +1,7 @@
 -- list_slots.lua: lists the holders of slots of a limit and key.
--- uses: clock, batch_bytes
 -- KEYS  1   entries
 --       2   head of the keys `claims`
--- ARGV  1   now (us), or '' for the server's clock
---       2   how many at most
+-- ARGV  2   how many at most
 -- Reply {how many slots are in use; {holder, when (us from now) its lease ends, task id or ''}, ...}
 --       If tasks are large, the ids of the last ones are left out.
 

@@ -1,10 +1,8 @@
 -- list_tasks.lua: lists the tasks of the lines that wait at a limit or key, line by line.
--- uses: clock, unpack_row, batch_bytes
 -- KEYS  1   `waiting-lists` of the limit and key
 --       2   head of the keys `messages`
 --       3   head of the keys `due`
--- ARGV  1   now (us), or '' for the server's clock
---       2   how many tasks to pass over
+-- ARGV  2   how many tasks to pass over
 --       3   how many to list at most; their bytes are bounded, too
 -- Reply {tasks that wait there, {task id, waited (us), message, queue}, ...}. Tasks of lines are listed in their order.
 

@@ -1,10 +1,8 @@
 -- list_workers.lua: lists the live workers, and the lost ones whose claims have not been returned yet.
--- uses: clock
 -- KEYS  1   zset: live workers -> until when (us) they count as live, see `heartbeat.lua`
 --       2   zset: workers -> end of the lease (us) of their claims
 --       3   head of the keys `claims`
--- ARGV  1   now (us), or '' for the server's clock
---       2   how many of each kind at most
+-- ARGV  2   how many of each kind at most
 -- Reply {{worker, '1' if it is live, else '0'; how many claims it has; when (us from now) their lease ends}, ...}
 
 local reply, is_listed = {}, {}

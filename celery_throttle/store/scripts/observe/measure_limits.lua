@@ -1,11 +1,9 @@
 -- measure_limits.lua: measures the slots in use and the waiting tasks of some limits, by those keys of each limit with
 -- the most waiting tasks: the work does not grow with the number of keys.
--- uses: clock, oldest_wait
 -- KEYS  1   head of the keys `waiting-lists`
 --       2   head of the keys `entries`
 --       3   head of the totals
--- ARGV  1   now (us), or '' for the server's clock
---       2   how many lines of each limit to look at
+-- ARGV  2   how many lines of each limit to look at
 --       then per limit: its name; '1' if it has slots, else ''
 -- Reply per limit {slots in use without a key and by these keys; most tasks that wait at one key; the longest wait (us)
 --        of one of their tasks, -1 if none waits; when (us from now) one of them is next due, -1 if nobody knows; {key

@@ -1,8 +1,6 @@
 -- measure_waiting.lua: measures the lines that wait at a limit, some of its keys at a time.
--- uses: clock, oldest_wait
 -- KEYS  1   set: keys `waiting-lists` of the limit's name; or for one key its `waiting-lists`
--- ARGV  1   now (us), or '' for the server's clock
---       2   cursor: '0' at first, then the one that the last call replied; '' for one key
+-- ARGV  2   cursor: '0' at first, then the one that the last call replied; '' for one key
 -- Reply {cursor of the next call, '0' at the end; lines; '1' if there were too many lines to look at each;
 --        {key `due` of a queue, tasks of its lines, the longest wait (us) of one of them, ...}}
 

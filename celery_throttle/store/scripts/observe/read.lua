@@ -1,8 +1,6 @@
 -- read.lua: runs commands that only read, each with one key, as a pipeline in which all see the same state.
--- uses: clock
 -- KEYS  of each command
--- ARGV  1   now (us), or '' for the server's clock
---       then per command: its name, how many arguments follow the key, these arguments
+-- ARGV  from 2 on: per command: its name, how many arguments follow the key, these arguments
 -- Reply {now (us), reply of each command, ...}
 
 local reply, position = { format_integer(now) }, 2

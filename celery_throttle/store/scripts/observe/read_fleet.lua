@@ -1,12 +1,10 @@
 -- read_fleet.lua: reads how many workers live, which queues with tasks they consume, and which tasks pass no gate.
--- uses: clock
 -- KEYS  1   zset: live workers
 --       2-3 zsets `consumed` and `temporary`, see `heartbeat.lua`
 --       4   hash: tasks in quarantine
 --       5   length of all outages, see `count_outage.lua`
 --       6   zset: tasks whose starts do not pass the gate, see `note_ungated.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   for how long (us) a queue counts as consumed after a worker has reported that
+-- ARGV  2   for how long (us) a queue counts as consumed after a worker has reported that
 -- Reply {now (us), live workers, tasks in quarantine, {key `lines` of a queue, '1' if it is consumed, else '0', ...},
 --        for how long (us) workers were in outage mode; {task whose starts do not pass the gate, ...}}
 

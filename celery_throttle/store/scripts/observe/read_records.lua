@@ -1,11 +1,9 @@
 -- read_records.lua: reads the records of a limit since a time, and its totals now; see `record_totals.lua`.
--- uses: clock
 -- KEYS  1   list: records
 --       2   when the last records were made
 --       3   head of the keys `backlog`
 --       4   head of the totals
--- ARGV  1   now (us), or '' for the server's clock
---       2   name of the limit
+-- ARGV  2   name of the limit
 --       3   since when (us from now, backwards)
 -- Reply {now (us), when (us) the last records were made, tasks that wait, {counter, total, ...}, {record, ...}}; the first record is the last one before.
 

@@ -1,9 +1,7 @@
 -- read_rules.lua: reads which rules are in force, and what live workers report of their rules files.
--- uses: clock
 -- KEYS  1   hash: the rules file, see `apply_rules.lua`
 --       2   hash: reports of workers, see `report_rules.lua`
 --       3   zset: live workers, see `heartbeat.lua`
--- ARGV  1   now (us), or '' for the server's clock
 -- Reply {field 'version', or ''; field 'text', or ''; worker, its report as JSON, ...}
 
 local found = redis.call('HMGET', KEYS[1], 'version', 'text')

@@ -1,30 +1,25 @@
 -- read_status.lua: reads what is known of some limits, or keys of them, but for the states of their algorithms.
--- uses: clock, pauses, weights
--- uses rarely: definition_record
 -- KEYS  1   hash: records of limits
 --       2   zset: limits of which tasks of workers need keys, see `heartbeat.lua`
 --       then per limit or key: pause, its origin, paused keys of the name, keys of the name with a definition or weight of
 --       their own, backlog
 --       last: head of the totals
--- ARGV  1   now (us), or '' for the server's clock
---       then per limit or key: name, field
+-- ARGV  from 2 on: per limit or key: name, field
 -- Reply {now (us), per limit or key: {layer of the definition, or '' if it is not defined; since when (us) it is in
 --        force; the limits as text; when (us) it ends by itself, 0 for never; when (us) it was given; JSON: who gave it;
 --        weight; for how long (us) it is paused; when (us), and JSON: by whom; how many keys are paused; how many keys
 --        have a definition or weight of their own; tasks that wait; keys with waiting tasks; {counter, total, ...}; 1 if
 --        tasks of a worker need keys of it, else 0}}
 
-local records = definition_record()
-
 local function describe_definition(row, name, field)
   local found = redis.call('HMGET', KEYS[1], field, name)
-  local record = found[1] and records.in_force(found[1], found[2]) or found[2] and records.in_force(found[2], false)
+  local record = record_in_force(found[1], found[2])
   if not record then
     row[1], row[2], row[3], row[4], row[5], row[6] = '', '0', '', '0', '', ''
     return
   end
-  local definition, layer = records.top(records.layers(record))
-  row[1], row[2], row[3] = layer, format_integer(records.since(record)), definition.text
+  local definition, layer = definition_in(record)
+  row[1], row[2], row[3] = layer, format_integer((times_in(record))), definition.text
   row[4], row[5], row[6] = format_integer(definition.ends), format_integer(definition.at), definition.about
 end
 

@@ -1,13 +1,11 @@
 -- record_totals.lua: records the totals of limits, so that what was counted in a time can be read later.
--- uses: clock
 -- A record is text: when (us), how many tasks waited, then counters and their totals; see `counters.lua`. Between two
 -- records the totals have grown steadily, as far as anybody knows. Recent records are 10 s apart and cover a quarter of
 -- an hour; the others are 10 minutes apart and cover a week. A limit whose totals do not change gets no records.
 -- KEYS  1   set: names of limits
 --       2   string: when (us) the last records were made, and when before that
 --       then head of the keys `backlog`; last: head of the totals
--- ARGV  1   now (us), or '' for the server's clock
---       2   cursor: '0' at first, then the one that the last call replied
+-- ARGV  2   cursor: '0' at first, then the one that the last call replied
 --       3   the shortest time (us) between two records
 -- Reply cursor of the next call; '0' at the end, and if the last records are recent.
 

@@ -1,16 +1,13 @@
 -- claim.lua: a worker's one regular call: renews its lease, settles claims, and claims due tasks with their quota.
--- For each list that is due, `serve_list.lua` takes its lines in turn; of each, `serve_line.lua` writes the claims and
--- removes the tasks, for which `decide_batch.lua` has taken the units.
--- uses: claim_call, settle_claims, poll_time
--- uses rarely: serve_list
+-- For each list that is due, `serve_list.lua` takes its lines in turn: of each it takes the units for the first tasks,
+-- writes the claims, and removes the tasks.
 -- KEYS  1   hash: definitions of limits
 --       2   zset: identities of messages that were parked but may not be acknowledged yet
 --       3   zset: workers -> end of their lease (us)
 --       4   hash: claims of this worker, see `line_data.lua`
 --       then per queue: lines, messages, due, polls
 --       last: head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   the worker
+-- ARGV  2   the worker
 --       3   its channel
 --       4   lease (us)
 --       5   how many tasks it wants; 0 only renews and settles
@@ -36,8 +33,81 @@
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.
 
--- A server that is out of memory runs a script whose first write frees memory: so lines drain and make room.
-redis.call('ZREM', call.workers, 'nobody')
+-- Settle the claims and release the slots that are listed in the arguments.
+local function settle_claims()
+  local settled, acknowledged, first_slot = {}, {}, 14 + tonumber(ARGV[9])
+  local identities = first_slot + 3 * tonumber(ARGV[10])
+  for i = 14, first_slot - 1 do
+    local unstarted = string.match(ARGV[i], '^%-(.*)')
+    local claim = unstarted and redis.call('HGET', call.claims, unstarted)
+    if claim then
+      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, unstarted, call.wake_later)
+    end
+    settled[#settled + 1] = unstarted or ARGV[i]
+  end
+  call_with('HDEL', call.claims, settled)
+  for i = first_slot, identities - 1, 3 do
+    release_slot(ARGV[i], ARGV[i + 1], ARGV[i + 2], call.wake_later)
+  end
+  for i = identities, #ARGV do
+    acknowledged[#acknowledged + 1] = ARGV[i]
+  end
+  call_with('ZREM', call.unacknowledged, acknowledged)
+end
+
+-- How often (us) channels of dead workers are forgotten; and for how long (us) a queue with lines remembers its
+-- polls: processes may be busy as long.
+local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
+
+-- If the clock was set back since a queue was written, move its due times back and forget its polls.
+local function follow_queue_clock(queue)
+  local written = -(redis.call('ZSCORE', queue[POLLS], WRITTEN) or 0)
+  if written > now + FARTHEST then
+    move_back(queue[DUE], written - now)
+    redis.call('DEL', queue[POLLS])
+  elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
+    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', format_integer(now))
+  end
+end
+
+-- The first free poll time from `due` (us) on. Some worker has to poll at each due time, but not all: each takes a
+-- time that is one gap behind the last one taken. So polls a second depend on the gap, not on the number of workers,
+-- and a worker that fails costs one gap.
+local function free_poll_time(queue, due)
+  local gap = math.min(100000, math.max(10000, (due - now) / 10))
+  local polls = redis.call('ZRANGE', queue[POLLS], format_integer(due - gap / 2),
+                           '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
+  local free = due
+  for i = 2, #polls, 2 do
+    local other = tonumber(polls[i])
+    if other >= free + gap then
+      break
+    end
+    free = math.max(free, other + gap)
+  end
+  return free
+end
+
+-- When (us) this worker polls a queue again. Writes it, unless that is now.
+local function next_poll_time(queue)
+  redis.call('ZREM', queue[POLLS], call.channel)
+  local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
+  if due and (#call.taken == call.wanted or call.visits == 0) then
+    return now
+  elseif not due and redis.call('EXISTS', queue[LINES]) == 1 then
+    repair()(queue)
+    return now
+  end
+  local poll = now + call.max_sleep
+  if due then
+    poll = math.min(poll, free_poll_time(queue, math.max(now, due - call.free_horizon)))
+  end
+  write_lease(queue[POLLS], call.channel, poll)
+  redis.call('PEXPIRE', queue[POLLS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
+  return poll
+end
+
+work_without_memory()
 follow_clock(call.workers)
 settle_claims()
 local expired = redis.call('ZRANGE', call.workers, '(0', format_integer(now), 'BYSCORE', 'LIMIT', 0, 2)

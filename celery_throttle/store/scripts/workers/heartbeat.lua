@@ -1,21 +1,18 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the newest
--- change of a limit, the limits in force, their pauses, and the queues that no worker consumes.
--- uses: lease_clock, pauses
--- uses rarely: definition_record
+-- change of a limit, the limits in force, their pauses, and the queues that the broker has deleted.
 -- KEYS  1   zset: live workers -> until when (us) they count as live
 --       2   hash: definitions of limits
 --       3   hash: tasks in quarantine, see `quarantine.lua`
 --       4   zset `temporary`: queues that the broker deletes with their last consumer
 --       5   zset `consumed`: all other queues. Both map the key `lines` of a queue that holds tasks to when (us) a
 --           worker last reported that it consumes the queue
---       6   stream: changes, see `changes.lua`
+--       6   stream: changes, see `definitions.lua`
 --       7   zset: the key `lines` of each queue of a live worker, with tasks or without -> when (us) a worker last
 --           reported that it consumes the queue
 --       8   zset: names of limits of which tasks of a worker need keys -> when (us) a worker last reported that
 --       then per queue: its lines
 --       then per name of a limit: its pause
--- ARGV  1   now (us), or '' for the server's clock
---       2   the worker
+-- ARGV  2   the worker
 --       3   for how long (us) it counts as live; 0 or less if it ends: its queues, unless they are temporary, then count
 --           as reported by so much (us) earlier
 --       4   reply all definitions if there are at most so many, else those of the names that follow
@@ -25,8 +22,7 @@
 --       8   names of limits of which tasks of this worker need keys, with a space between them
 --       then names of limits
 -- Reply {live workers, tasks in quarantine, id of the newest change or '',
---        {{lines of a queue that the broker has deleted, ...}, {lines of another queue that no worker consumes, ...}};
---        of each up to ten,
+--        {lines of a queue that no worker consumes and the broker has deleted, ...}, up to ten,
 --        field, its limits as text, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
@@ -40,43 +36,19 @@ local function note_consumed(set, lines, at)
   end
 end
 
--- Note in a set what this worker reports, and forget what no worker has reported for `kept` (us).
-local function note_all(set, reported, at, kept)
-  local members = {}
-  for i, member in ipairs(reported) do
-    members[2 * i - 1], members[2 * i] = format_integer(at), member
-  end
-  call_with('ZADD', set, members)
+-- Note in a set what this worker reports, {when (us), member, ...}; and forget what no worker has reported for `kept`
+-- (us).
+local function note_all(set, reported, kept)
+  call_with('ZADD', set, reported)
   redis.call('ZREMRANGEBYSCORE', set, '-inf', format_integer(now - kept))
   redis.call('PEXPIRE', set, expiry_ms(kept))
 end
 
-local function list_own_queues()
-  local queues = {}
-  for i = 1, #ARGV[7] do
-    queues[i] = KEYS[8 + i]
-  end
-  return queues
-end
-
-local function list_names_with_keys()
-  local names = {}
-  for name in string.gmatch(ARGV[8], '%S+') do
-    names[#names + 1] = name
-  end
-  return names
-end
-
--- Up to ten queues of a set that no worker has reported since a time (us).
-local function list_unconsumed(set, since)
-  return redis.call('ZRANGE', set, '-inf', format_integer(since), 'BYSCORE', 'LIMIT', 0, 10)
-end
-
--- The unconsumed temporary queues that the broker has deleted. A worker may have declared one of them in another way:
--- then it is in both sets.
+-- Up to ten temporary queues that no worker has reported since a time (us). A worker may have declared one of them in
+-- another way: then it is in both sets.
 local function list_deleted(temporary, consumed, since)
   local found = {}
-  for _, lines in ipairs(list_unconsumed(temporary, since)) do
+  for _, lines in ipairs(redis.call('ZRANGE', temporary, '-inf', format_integer(since), 'BYSCORE', 'LIMIT', 0, 10)) do
     if tonumber(redis.call('ZSCORE', consumed, lines) or 0) <= since then
       found[#found + 1] = lines
     end
@@ -89,21 +61,21 @@ local worker, lease = ARGV[2], tonumber(ARGV[3])
 local queue_count, first_name = #ARGV[7], 9
 local first_pause = 9 + queue_count
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('ZREM', live, 'nobody')
+work_without_memory()
 follow_clock(live)
 redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
-local reported_at = now + math.min(0, lease)
+local reported_at, consumed_for, queues = now + math.min(0, lease), tonumber(ARGV[5]), {}
 for i = 1, queue_count do
+  local lines = KEYS[8 + i]
   if string.sub(ARGV[7], i, i) == '1' then
-    note_consumed(temporary, KEYS[8 + i], now)
+    note_consumed(temporary, lines, now)
   else
-    note_consumed(consumed, KEYS[8 + i], reported_at)
+    note_consumed(consumed, lines, reported_at)
   end
+  queues[2 * i - 1], queues[2 * i] = format_integer(reported_at), lines
 end
 redis.call('PEXPIRE', consumed, expiry_ms(tonumber(ARGV[6])))
-local consumed_for = tonumber(ARGV[5])
-note_all(KEYS[7], list_own_queues(), reported_at, consumed_for)
+note_all(KEYS[7], queues, consumed_for)
 if lease <= 0 then
   remove_lease(live, worker)
   return { redis.call('ZCOUNT', live, '(0', '+inf') }
@@ -111,22 +83,22 @@ end
 write_lease(live, worker, now + lease)
 redis.call('PEXPIRE', live, expiry_ms(lease))
 
-local since = now - consumed_for
-note_all(KEYS[8], list_names_with_keys(), now, tonumber(ARGV[6]))
+local since, names_with_keys = now - consumed_for, {}
+for name in string.gmatch(ARGV[8], '%S+') do
+  names_with_keys[#names_with_keys + 1], names_with_keys[#names_with_keys + 2] = format_integer(now), name
+end
+note_all(KEYS[8], names_with_keys, tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
   redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
-  { list_deleted(temporary, consumed, since), list_unconsumed(consumed, since) },
+  list_deleted(temporary, consumed, since),
 }
 
-local records = definition_record()
-
 local function add_definition(field, record)
-  if record and not string.find(field, ' ', 1, true) then -- a field with a space holds a weight
-    record = records.in_force(record, false)
-    if record then
-      reply[#reply + 1], reply[#reply + 2] = field, records.text(record)
-    end
+  local is_weight = string.find(field, ' ', 1, true)
+  record = not is_weight and record_in_force(record, false)
+  if record then
+    reply[#reply + 1], reply[#reply + 2] = field, text_in(record)
   end
 end
 

@@ -1,15 +1,12 @@
 -- quarantine.lua: puts a task for which a worker has no code into quarantine, for a worker that has the code.
--- uses: release_slots, leases
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of this worker, see `line_data.lua`
 --       3   hash: tasks in quarantine, task id -> packed {label, line, descriptor, score, packed row}
--- ARGV  1   now (us), or '' for the server's clock
---       2   the worker
+-- ARGV  2   the worker
 --       3   the token of the claim
 --       4   label: what a worker needs to run the task; see `celery_throttle/worker/claims/quarantine.py`
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('ZREM', KEYS[1], 'nobody')
+work_without_memory()
 local worker, token = ARGV[2], ARGV[3]
 local claim = redis.call('HGET', KEYS[2], token)
 if claim then

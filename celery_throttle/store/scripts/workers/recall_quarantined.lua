@@ -1,13 +1,10 @@
 -- recall_quarantined.lua: returns tasks in quarantine to their positions in their lines.
--- uses: rejoin_line
 -- KEYS  1   hash: tasks in quarantine, see `quarantine.lua`
 --       2   head of the totals, see `counters.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       then task ids
+-- ARGV  from 2 on: task ids
 -- A task that waits again already keeps its newer message.
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('HDEL', KEYS[1], '')
+work_without_memory()
 for i = 2, #ARGV do
   local id = ARGV[i]
   local found = redis.call('HGET', KEYS[1], id)

@@ -1,10 +1,8 @@
 -- report_rules.lua: records the rules file of a worker, and replies which rules are in force.
--- uses: clock
 -- KEYS  1   hash: worker -> until when (us) its report counts, a space, and the report
 --       2   hash: the rules file, see `apply_rules.lua`
 --       3   zset: live workers, see `heartbeat.lua`
--- ARGV  1   now (us), or '' for the server's clock
---       2   the worker
+-- ARGV  2   the worker
 --       3   for how long (us) the report counts; 0 if the worker ends
 --       4   JSON: digest, path and time (us) of its file, and why that cannot be used
 --       5   digest of the rules that the worker knows; '' for none
@@ -12,8 +10,7 @@
 --       {field 'version'}   if the worker knows the rules in force
 --       {field 'version', field 'text'}    else
 
--- A server that is out of memory runs a script whose first write needs no memory.
-redis.call('HDEL', KEYS[1], '')
+work_without_memory()
 local files, lasts = KEYS[1], tonumber(ARGV[3])
 if lasts == 0 then
   redis.call('HDEL', files, ARGV[2])

@@ -1,48 +1,32 @@
--- withdraw_quarantined.lua: claims tasks of one queue out of quarantine, or counts them; some at a time.
--- uses: lease_clock, line_needs, unpack_row, scan_hash
+-- withdraw_quarantined.lua: claims tasks of one queue out of quarantine, some at a time.
 -- KEYS  1   zset: workers -> end of their lease (us)
 --       2   hash: claims of the caller, see `line_data.lua`
 --       3   hash: tasks in quarantine, see `quarantine.lua`
 --       4   the queue's lines
--- ARGV  1   now (us), or '' for the server's clock
---       2   the caller, which has a lease like a worker; '' only to count
+-- ARGV  2   the caller, which has a lease like a worker
 --       3   lease (us)
 --       4   the token of the first task claimed; the following ones count up
 --       5   cursor: '0' at first, then the one that the last call replied
 --       6   name of the limit that they need, or '' for any
 --       7   field of one key of the limit, or '' for all its keys
--- Reply {cursor of the next call, '0' at the end; how many were found; {token, message, task id}, ...};
--- the message is empty if the task cannot be read
+-- Reply {cursor of the next call, '0' at the end; how many were found; {token, message, task id}, ...}; the message is
+-- empty if the task cannot be read
 
 local workers, claims, quarantine, caller = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
-local token, count, taken = tonumber(ARGV[4]), 0, {}
-
-local function claim_task(id, line, descriptor, score, packed)
-  redis.call('HSET', claims, token, cmsgpack.pack({ line, descriptor, id, score, packed }))
-  redis.call('HDEL', quarantine, id)
-  local row = unpack_row(packed)
-  taken[#taken + 1] = { token, row and row[MESSAGE] or '', id }
-  token = token + 1
-end
-
-if caller ~= '' then
-  -- A server that is out of memory runs a script whose first write frees memory.
-  redis.call('HDEL', quarantine, '')
-  follow_clock(workers)
-  -- With a lease the claims are requeued, whatever becomes of the caller.
-  write_lease(workers, caller, now + tonumber(ARGV[3]))
-end
+local token, taken = tonumber(ARGV[4]), {}
+work_without_memory()
+follow_clock(workers)
+-- With a lease the claims are requeued, whatever becomes of the caller.
+write_lease(workers, caller, now + tonumber(ARGV[3]))
 local cursor, found = scan_hash(quarantine, ARGV[5], 100)
 for i = 1, #found, 2 do
-  local _, line, descriptor, score, packed = unpack(cmsgpack.unpack(found[i + 1]))
+  local id, _, line, descriptor, score, packed = found[i], unpack(cmsgpack.unpack(found[i + 1]))
   if descriptor.queue[LINES] == KEYS[4] and needs_limit(descriptor, ARGV[6], ARGV[7]) then
-    count = count + 1
-    if caller ~= '' then
-      claim_task(found[i], line, descriptor, score, packed)
-    end
+    redis.call('HSET', claims, token, cmsgpack.pack({ line, descriptor, id, score, packed }))
+    redis.call('HDEL', quarantine, id)
+    local row = unpack_row(packed)
+    taken[#taken + 1], token = { token, row and row[MESSAGE] or '', id }, token + 1
   end
 end
-if caller ~= '' then
-  end_lease(workers, caller, claims)
-end
-return { cursor, count, unpack(taken) }
+end_lease(workers, caller, claims)
+return { cursor, #taken, unpack(taken) }

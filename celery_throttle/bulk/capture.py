@@ -1,0 +1,187 @@
+"""Captures the messages that Celery would send, and sends them to their lines.
+
+Celery's own code makes each message, and publishes it through a kombu producer that it may be
+given. This one captures the message, so that routes, signals, events, headers and serializers are
+Celery's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from celery.utils.log import get_logger
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu import Producer, Queue
+from kombu.compression import get_encoder
+from kombu.serialization import dumps
+
+from celery_throttle.errors import FanOutError, ThrottleError, shown
+from celery_throttle.limits.duration import to_us
+from celery_throttle.operations.define import call_registered
+from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.messages import packing
+from celery_throttle.tasks.messages.routing import is_bound, rank_of
+from celery_throttle.tasks.task_limits import TaskLimits
+
+logger = get_logger(__name__)
+
+#: Arguments of ``Producer.publish`` that are not part of the message.
+_PUBLISH_OPTIONS = frozenset(
+    ("retry", "retry_policy", "timeout", "confirm_timeout", "mandatory", "immediate")
+)
+
+#: A task with one of these options goes to the broker, whatever ``throttle_publish`` is.
+_BROKER_OPTIONS = ("eta", "countdown", "producer", "publisher", "connection")
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedMessage:
+    """A message as a worker would get it, before ``tasks/messages/packing.py`` packs it."""
+
+    payload: Any  #: the body before it was serialized
+    body: str | bytes
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    delivery_info: dict[str, Any]  #: `exchange` and `routing_key`
+    queues: tuple[Queue, ...]  #: those that it was to be sent to, as far as Celery knows
+
+
+class CapturingProducer:
+    """A producer that captures the messages of tasks. All else is published as ever.
+
+    ``capture`` takes each message, and a function that publishes it after all.
+    """
+
+    def __init__(
+        self, producer: Producer, capture: Callable[[CapturedMessage, Callable[[], Any]], Any]
+    ) -> None:
+        self._producer = producer
+        self._capture = capture
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the producer."""
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Capture the message of a task; publish other messages, such as events."""
+        publish = partial(self._producer.publish, body, **options)
+        headers = options.get("headers") or {}
+        if "task" not in headers or "id" not in headers:
+            return publish()
+        return self._capture(_build_message(body, options), publish)
+
+
+def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
+    """Return the message that kombu would make of the arguments of ``Producer.publish``."""
+    properties = {key: value for key, value in options.items() if key not in _PUBLISH_OPTIONS}
+    exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
+    serializer, compression = properties.pop("serializer"), properties.pop("compression")
+    headers, declare = dict(properties.pop("headers")), properties.pop("declare") or ()
+    expiration = properties.pop("expiration", None)
+    if expiration is not None:
+        properties["expiration"] = str(int(expiration * 1000))
+    content_type, content_encoding, data = dumps(body, serializer=serializer)
+    if compression:
+        # kombu leaves this header when it decompresses a message for a worker.
+        headers["compression"] = get_encoder(compression)[1]  # type: ignore[index]  # wrong in the stubs
+    properties["priority"] = properties.get("priority") or 0
+    name = getattr(exchange, "name", exchange)
+    return CapturedMessage(
+        payload=body,
+        body=data,
+        content_type=content_type,
+        content_encoding=content_encoding,
+        headers=headers,
+        properties=properties,
+        delivery_info={"exchange": name or "", "routing_key": routing_key},
+        queues=tuple(declare),
+    )
+
+
+class DestinationReader:
+    """Reads from an app's messages where they would go."""
+
+    def __init__(self, throttle: AppLimits) -> None:
+        self._app = throttle.app
+        self._qualify = throttle.qualify
+        self._driver_type = str(self._app.connection_for_write().transport.driver_type)
+
+    def read(self, message: CapturedMessage) -> tuple[str, int, int]:
+        """Return the queue of a message, the rank of its priority, and when it expires.
+
+        The queue is named with its broker. The time is in microseconds since the epoch, 0 for
+        never.
+
+        Raises:
+            FanOutError: the app does not know which queue that is.
+        """
+        moment: Any = maybe_iso8601(message.headers.get("expires"))
+        expires = maybe_make_aware(moment, self._app.timezone).timestamp() if moment else 0
+        rank = rank_of(message.properties["priority"], self._driver_type)
+        return self._qualify(self._queue_of(message)), rank, to_us(expires)
+
+    def _queue_of(self, message: CapturedMessage) -> str:
+        exchange, routing_key = message.delivery_info.values()
+        if not exchange:  # the default exchange of brokers
+            return str(routing_key)
+        names = {
+            str(queue.name)
+            for queue in (*message.queues, *self._app.amqp.queues.values())
+            if is_bound(queue, exchange, routing_key, self._driver_type)
+        }
+        if len(names) == 1:
+            return names.pop()
+        raise FanOutError(
+            f"task {message.headers['task']!r} goes to exchange {shown(exchange)} with routing key "
+            f"{shown(routing_key)}, to which {len(names)} queues of the app are bound; allowed: one"
+        )
+
+
+class LinePublisher:
+    """``throttle_publish = "line"``: sends tasks to the end of the lines at their limits.
+
+    Through the broker they would only reach a worker that parks them. The broker gets a task if
+    nothing waits at its limits, if it has no limits or a time of its own, and while the limits
+    server cannot be reached.
+    """
+
+    def __init__(self, throttle: AppLimits) -> None:
+        self._throttle = throttle
+        self._destinations = DestinationReader(throttle)
+
+    def send(self, apply_async: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Any:
+        """Send a task by Celery's own ``apply_async``."""
+        if any(options.get(name) for name in _BROKER_OPTIONS):
+            return apply_async(args, kwargs, **options)
+        with self._throttle.app.producer_or_acquire() as producer:
+            options["producer"] = CapturingProducer(producer, self._capture)
+            return apply_async(args, kwargs, **options)
+
+    def _capture(self, message: CapturedMessage, publish: Callable[[], Any]) -> Any:
+        limits = self._throttle.task_limits(self._throttle.app.tasks[message.headers["task"]])
+        if limits is None or not self._join(message, limits):
+            return publish()
+        return None
+
+    def _join(self, message: CapturedMessage, limits: TaskLimits) -> bool:
+        """Let a message join its line. False if it did not, or if that is unknown."""
+        throttle, task_id = self._throttle, message.headers["id"]
+        try:
+            args, kwargs, _ = message.payload
+            requirement = limits.fixed or limits.requirement(args, kwargs)
+            queue, rank, expires = self._destinations.read(message)
+            packed = packing.pack(message)
+            waiter = WaitingTask(task_id, queue, rank, expires, limits.max_wait, packed)
+            # It takes no units: tasks that wait already come first.
+            call = park_call(throttle.keys, waiter, requirement, "behind")
+            reply = throttle.run_plan(call_registered(throttle.plans, call, requirement.refs))
+        except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
+            logger.debug("Task %s goes to the broker: %s", task_id, error)
+            return False
+        return bool(reply[0] == b"parked")

@@ -1,1 +1,0 @@
-"""Commands that change limits, waiting tasks and fan-outs."""

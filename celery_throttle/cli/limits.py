@@ -1,0 +1,170 @@
+"""``pause``, ``resume``, ``define``, ``undefine`` and ``reset``: change a limit at run time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from celery_throttle.cli.shared.console import confirm, echo_result
+from celery_throttle.cli.shared.options import (
+    LIMIT,
+    author_options,
+    command,
+    for_option,
+    takes_ref,
+    yes_option,
+)
+from celery_throttle.cli.shared.target import Target
+from celery_throttle.cli.shared.text import paused_text, preview_text, sentence
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
+from celery_throttle.observe.status.definitions import (
+    limits_below,
+    preview_definition,
+    preview_pause,
+    preview_reset,
+)
+from celery_throttle.observe.status.stored import read_names
+from celery_throttle.observe.status_text import below_text, ref_text, waiting_text
+from celery_throttle.observe.text import count, format_seconds
+
+
+@command(takes_ref(or_all=True), for_option("pause", "resume"), author_options)
+def pause(
+    target: Target,
+    ref: LimitRef | None,
+    *,
+    lasts: float | None,
+    as_json: bool,
+    **author: str | None,
+) -> None:
+    """Pause a limit, one key of it, or all limits (--all).
+
+    A new pause never shortens a pause that is already in force.
+    """
+    throttle = target.throttle
+    names = [] if ref else throttle.run_plan(read_names(throttle.observer))
+    refs = [ref] if ref else [LimitRef(name, None) for name in names]
+    preview = throttle.run_plan(preview_pause(throttle.observer, refs, lasts))
+    if not as_json:
+        endless = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
+        click.echo(endless if lasts is None else preview_text(preview))
+    if ref is None:
+        paused = throttle.pause_all(lasts, **author)
+        result = {"limits": paused, "preview": preview}
+        echo_result(result, _all_text("Paused", paused), as_json=as_json)
+        return
+    seconds = throttle[ref].pause(lasts, **author)
+    result = {**_fields(ref), "seconds": seconds, "preview": preview}
+    echo_result(result, f"{paused_text(ref_text(ref), seconds, lasts)}.", as_json=as_json)
+
+
+@command(takes_ref(or_all=True), author_options)
+def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str | None) -> None:
+    """Lift a pause, and change nothing else.
+
+    The pause of a limit and the pauses of its keys are independent: lift each of them separately.
+    --all lifts the pauses of all limits, but not the pauses of keys.
+    """
+    if ref is None:
+        names = target.throttle.resume_all(**author)
+        echo_result({"limits": names}, _all_text("Resumed", names), as_json=as_json)
+        return
+    was_paused = target.throttle[ref].resume(**author)
+    text = ref_text(ref)
+    text = f"Resumed {text}." if was_paused else f"{sentence(text)} was not paused."
+    result = {**_fields(ref), "was_paused": was_paused}
+    echo_result(result, text, as_json=as_json)
+
+
+def _fields(ref: LimitRef) -> dict[str, Any]:
+    return {"limit": ref.name, "key": ref.key}
+
+
+def _all_text(done: str, names: list[str]) -> str:
+    listed = f": {', '.join(names)}" if names else ""
+    return f"{done} {count(len(names), 'limit')}{listed}."
+
+
+@command(
+    takes_ref(key_option=True),
+    click.argument("texts", metavar='["50/s"]...', nargs=-1, type=LIMIT),
+    click.option(
+        "--weight", type=click.IntRange(1, 100), help="Weight of the lines that need the limit."
+    ),
+    for_option("definition", "undefine"),
+    author_options,
+)
+def define(
+    target: Target,
+    ref: LimitRef,
+    *,
+    texts: tuple[Limit, ...],
+    weight: int | None,
+    lasts: float | None,
+    as_json: bool,
+    **author: str | None,
+) -> None:
+    """Define a limit at run time.
+
+    The definition is in force for all workers at once, and takes precedence over the rules file and
+    the code. If you give several limits, all of them must allow a task.
+    """
+    if not texts and weight is None:
+        raise click.UsageError('give a limit, such as "50/s", or --weight, or both')
+    throttle, preview = target.throttle, None
+    if texts:
+        preview = throttle.run_plan(preview_definition(throttle.observer, ref, texts))
+        if not as_json:
+            click.echo(preview_text(preview))
+    throttle[ref].define(texts or None, weight=weight, seconds=lasts, **author)
+    clauses = [str(text) for text in texts]
+    result = {**_fields(ref), "clauses": clauses, "weight": weight, "seconds": lasts}
+    parts = ["; ".join(clauses)] if texts else []
+    parts += [f"weight {weight}"] if weight is not None else []
+    until = "until undefine" if lasts is None else f"for {format_seconds(lasts)}"
+    text = f"Defined {ref_text(ref)}, {until}: {', '.join(parts)}."
+    echo_result({**result, "preview": preview}, text, as_json=as_json)
+
+
+@command(takes_ref(key_option=True), author_options, yes_option)
+def undefine(
+    target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: str | None
+) -> None:
+    """Remove a definition made by define.
+
+    The definition of the rules file or the code is in force again.
+    """
+    throttle = target.throttle
+    throttle.run_plan(throttle.plans.check_known(ref))
+    below = throttle.run_plan(limits_below(throttle.observer, ref))
+    preview = throttle.run_plan(preview_definition(throttle.observer, ref, below))
+    clauses = [str(one) for one in below]
+    confirm(f"{preview_text(preview)}\n{below_text(clauses)}\nUndefine it?", yes=yes)
+    throttle[ref].undefine(**author)
+    result = {**_fields(ref), "clauses": clauses, "preview": preview}
+    text = f"Undefined {ref_text(ref)}: {'; '.join(clauses) or 'not defined'} from now on."
+    echo_result(result, text, as_json=as_json)
+
+
+@command(takes_ref(), author_options, yes_option)
+def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: str | None) -> None:
+    """Clear the units in use, and lift the pause.
+
+    This deletes the state of the algorithms: units in use, windows, and the rate that an adaptive
+    limit has learned. Without KEY it deletes the state of the limit itself, but not of its keys.
+    Slots in use, definitions, weights, waiting tasks, totals and the history stay.
+    """
+    throttle = target.throttle
+    throttle.run_plan(throttle.plans.check_known(ref))
+    preview = throttle.run_plan(preview_reset(throttle.observer, ref))
+    whole = "" if ref.key else ", but not what its keys have in use"
+    confirm(
+        f"{preview_text(preview)}\nThis forgets the units in use and lifts the pause{whole}: more "
+        f"can start in a window than {ref_text(ref)} allows.\nReset it?",
+        yes=yes,
+    )
+    throttle[ref].reset(**author)
+    result = {**_fields(ref), "preview": preview}
+    echo_result(result, f"Reset {ref_text(ref)}.", as_json=as_json)

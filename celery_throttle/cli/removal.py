@@ -1,0 +1,132 @@
+"""``drain``, ``move``, ``drop`` and ``purge``: take waiting tasks out of their lines.
+
+They need the app.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from celery_throttle.bulk.removal.counts import WaitingCount
+from celery_throttle.cli.shared.console import confirm, echo_json, echo_result, progress_bar
+from celery_throttle.cli.shared.options import author_options, command, takes_ref, yes_option
+from celery_throttle.cli.shared.target import Target
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status.fleet import is_consumed
+from celery_throttle.observe.status_text import ref_text, unconsumed_text, waiting_text
+from celery_throttle.observe.text import REMOVALS, count
+
+_OPTIONS = (takes_ref(or_all=True), author_options, yes_option)
+
+
+@command(*_OPTIONS)
+def drain(target: Target, ref: LimitRef | None, **options: Any) -> None:
+    """Send waiting tasks back to the broker.
+
+    Each task goes to the queue in whose line it waits, in the order of the line. Use this for a
+    rollback, or before you uninstall this package. Workers that still enforce the limits put the
+    tasks back into their lines. This command needs the app.
+    """
+    _remove("drain", "They go back to their queues. Drain them?", target, ref, options)
+
+
+@command(
+    *_OPTIONS,
+    click.option("--queue", required=True, help="Queue of the app to send the tasks to."),
+)
+def move(target: Target, ref: LimitRef | None, **options: Any) -> None:
+    """Send waiting tasks to another queue.
+
+    This command needs the app.
+    """
+    question = f"They go to queue {options['queue']}. Move them?"
+    _remove("move", question, target, ref, options)
+
+
+@command(*_OPTIONS)
+def drop(target: Target, ref: LimitRef | None, **options: Any) -> None:
+    """Discard waiting tasks.
+
+    The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
+    """
+    options["reason"] = options["reason"] or "dropped"
+    _remove("drop", "They are discarded for good. Drop them?", target, ref, options)
+
+
+@command(
+    click.option(
+        "--queue",
+        "-Q",
+        "queues",
+        multiple=True,
+        help="A queue to purge.  [default: all of the app]",
+    ),
+    yes_option,
+)
+def purge(target: Target, queues: tuple[str, ...], *, as_json: bool, yes: bool) -> None:
+    """Discard messages at the broker and waiting tasks.
+
+    Discards the messages in queues and the tasks in the lines of these queues. Discarded tasks get
+    no result. "celery purge" leaves the tasks in lines alone. This command needs the app, and
+    cannot be undone.
+    """
+    target.require_app("whose broker and queues are purged")
+    throttle: Any = target.throttle  # of an app, it is a Throttle
+    names = queues or sorted(throttle.app.amqp.queues)
+    confirm(
+        f"All tasks in {', '.join(names)} are discarded for good, at the broker and in lines.\n"
+        "Purge them?",
+        yes=yes,
+    )
+    discarded = throttle.purge(names)
+    echo_result({"discarded": discarded}, f"Discarded {count(discarded, 'task')}.", as_json=as_json)
+
+
+def _remove(
+    method: str, question: str, target: Target, ref: LimitRef | None, options: dict[str, Any]
+) -> None:
+    """Ask unless no task waits, call the method of the limit or of all limits, and report.
+
+    The queue of a move may have no consumer.
+    """
+    target.require_app("whose broker and result backend have the tasks")
+    throttle: Any = target.throttle  # of an app, it is a Throttle
+    yes, as_json = options.pop("yes"), options.pop("as_json")
+    found = (throttle if ref is None else throttle[ref]).count_waiting()
+    if "queue" in options and found.waiting:
+        plan = is_consumed(throttle.observer, throttle.qualify(options["queue"]))
+        if not throttle.run_plan(plan):
+            click.echo(unconsumed_text(options["queue"]), err=True)
+    confirm(f"{_found_text(found, ref)}\n{question}", yes=yes or not found.waiting)
+    remove = getattr(throttle, f"{method}_all") if ref is None else getattr(throttle[ref], method)
+    with progress_bar(method.capitalize()) as progress:
+        done = remove(**options, progress=progress)
+    if as_json:
+        echo_json(done)
+        return
+    click.echo(f"{REMOVALS[method].capitalize()} {count(done.removed, 'task')}.")
+    if done.failed:
+        failed = _these(done.failed, "task")
+        click.echo(f"{failed} still waiting: the messages could not be used.", err=True)
+    if done.claimed:
+        click.echo(f"{_these(done.claimed, 'claimed task')} left alone: workers have them.")
+
+
+def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
+    """Return what waits, and what is left alone: ``"12 tasks wait for limit mail, ..."``."""
+    need = "" if ref is None else f" for {ref_text(ref)}"
+    text = f"{waiting_text(found.waiting)}{need}"
+    queues = ", ".join(f"{tasks:,} in queue {queue}" for queue, tasks in found.queues.items())
+    if queues:
+        text += f": {queues}"
+    if found.claimed:
+        text += f"; {count(found.claimed, 'claimed task')} of workers will be left alone"
+    if found.elsewhere:
+        text += f"; {count(found.elsewhere, 'task')} of other brokers will be left alone"
+    return f"{text}."
+
+
+def _these(number: int, noun: str) -> str:
+    return f"{count(number, noun)} {'is' if number == 1 else 'are'}"

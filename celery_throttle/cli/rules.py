@@ -1,0 +1,146 @@
+"""``check``, ``diff``, ``apply`` and ``dump``: rules files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from celery_throttle.cli.shared.console import confirm, echo_json, echo_result
+from celery_throttle.cli.shared.exit_codes import ExitCode
+from celery_throttle.cli.shared.options import author_options, command, yes_option
+from celery_throttle.cli.shared.target import Target
+from celery_throttle.cli.shared.text import preview_text
+from celery_throttle.errors import RulesError
+from celery_throttle.limiter.limiter import apply_rules
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import format_limits
+from celery_throttle.limits.rules.file import load_rules
+from celery_throttle.limits.rules.rules import Change, Rules, diff_rules, dump_rules
+from celery_throttle.observe.status.definitions import (
+    definitions_in_force,
+    limits_below_rules,
+    preview_definition,
+)
+from celery_throttle.observe.status.fleet import read_rules_in_force
+from celery_throttle.observe.status_text import to_json
+from celery_throttle.observe.text import count
+from celery_throttle.store.keys import Keys
+from celery_throttle.tasks.app_limits import AppLimits
+
+file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False))
+
+
+@command(file_argument)
+def check(target: Target, file: str, *, as_json: bool) -> None:
+    """Check a rules file.
+
+    Reports every mistake with its line. This needs no server. With an app, the file may refer to
+    limits that only the code defines.
+    """
+    try:
+        rules = load_rules(file, target.code_limits)
+    except RulesError as error:
+        if not as_json:
+            raise
+        mistakes = [{"line": line, "text": text} for line, text in error.mistakes]
+        echo_json({"file": file, "mistakes": mistakes})
+        click.get_current_context().exit(ExitCode.FAILED)
+    sizes = {"limit": len(rules.limits), "weight": len(rules.weights), "route": len(rules.routes)}
+    sizes_text = ", ".join(count(size, noun) for noun, size in sizes.items())
+    result = {"file": file, "mistakes": []}
+    echo_result(result, f"{file}: no mistakes; {sizes_text}.", as_json=as_json)
+
+
+@command(file_argument)
+def diff(target: Target, file: str, *, as_json: bool) -> None:
+    """Show what a rules file would change.
+
+    Compares the file with the rules in force, and shows the effect on waiting tasks. Changes
+    nothing.
+    """
+    throttle = target.throttle
+    result = _compare(throttle, file, load_rules(file, target.code_limits))
+    if as_json:
+        echo_json(result)
+    else:
+        _show_changes(result)
+
+
+@command(file_argument, author_options, yes_option)
+def apply(target: Target, file: str, *, yes: bool, as_json: bool, **author: Any) -> None:
+    """Put a rules file in force now.
+
+    The rules stay in force until the rules file of a worker changes (throttle_rules), or another
+    file is applied.
+    """
+    throttle = target.throttle
+    rules = load_rules(file, target.code_limits)
+    result = _compare(throttle, file, rules)
+    if not as_json:
+        _show_changes(result)
+    confirm("Put these rules in force?", yes=yes or not result["changes"])
+    apply_rules(throttle, rules, file, **author)
+    echo_result(result, f"{file} is in force.", as_json=as_json)
+
+
+def _compare(throttle: AppLimits, file: str, rules: Rules) -> dict[str, Any]:
+    """Return the changes to the rules in force, and a preview for each limit whose tasks wait."""
+    observer = throttle.observer
+    changes = diff_rules(throttle.run_plan(read_rules_in_force(observer)), rules)
+    previews = {}
+    for change in changes:
+        ref = change.subject
+        if change.what == "limit" and isinstance(ref, LimitRef):
+            below = throttle.run_plan(limits_below_rules(observer, ref))
+            if below is None:  # a definition of run time stays in force
+                continue
+            new = rules.limits.get(ref, below)
+            preview = throttle.run_plan(preview_definition(observer, ref, new))
+            if preview.waiting:
+                previews[Keys.field(ref)] = preview
+    fields = [
+        {**to_json(change), "subject": _subject(change), "text": str(change)} for change in changes
+    ]
+    return {"file": file, "changes": fields, "previews": previews}
+
+
+def _subject(change: Change) -> str:
+    return change.subject if isinstance(change.subject, str) else Keys.field(change.subject)
+
+
+def _show_changes(result: Mapping[str, Any]) -> None:
+    if not result["changes"]:
+        click.echo(f"{result['file']} changes nothing: these rules are in force.")
+    for change in result["changes"]:
+        click.echo(change["text"])
+        if change["what"] == "limit" and change["subject"] in result["previews"]:
+            click.echo(f"  {preview_text(result['previews'][change['subject']])}")
+
+
+@command()
+def dump(target: Target, *, as_json: bool) -> None:
+    """Print the rules in force, as a rules file.
+
+    The output has all limits and weights of names and keys, and the routes of the app.
+    """
+    throttle = target.throttle
+    limits, weights = throttle.run_plan(definitions_in_force(throttle.observer))
+    # Those of the rules file go before those of the code.
+    of_file = throttle.run_plan(read_rules_in_force(throttle.observer)).routes
+    of_code = throttle.settings.routes if target.has_app else {}
+    routes = {
+        task: [spec] if isinstance(spec, str) else [*spec]
+        for task, spec in {**of_file, **of_code, **of_file}.items()
+    }
+    if not as_json:
+        click.echo(dump_rules(limits, weights, routes), nl=False)
+        return
+    echo_json(
+        {
+            "limits": {Keys.field(ref): format_limits(some) for ref, some in limits.items()},
+            "weights": {Keys.field(ref): weight for ref, weight in weights.items()},
+            "routes": routes,
+        }
+    )

@@ -1,1 +1,0 @@
-"""Commands that listen on a port: metrics and the web page."""

@@ -1,1 +1,0 @@
-"""Commands that show limits and waiting tasks."""

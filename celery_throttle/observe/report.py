@@ -1,0 +1,243 @@
+"""Reports: is a limit effective, too strict or too loose? With one piece of advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import UNLIMITED
+from celery_throttle.limits.rate import Rate
+from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.status.records import (
+    RECENT_SECONDS,
+    RECORD_SECONDS,
+    WEEK_RECORD_SECONDS,
+    check_recorded,
+    read_periods,
+)
+from celery_throttle.observe.status.stored import limits_in_force, read_stored
+from celery_throttle.observe.text import amount, count, format_seconds
+from celery_throttle.observe.totals import Totals, add_totals
+from celery_throttle.observe.values import LimitStatus, Period
+from celery_throttle.operations.plan import Plan
+
+#: Shares of the time at the limit: above the first a limit binds mostly, below the second hardly.
+_MOSTLY, _HARDLY = 0.5, 0.01
+
+#: The share of units for which the API may refuse a request, until the limit counts as too loose.
+_REFUSED_BY_API = 0.001
+
+#: A limit of which less was used in every period could be lower.
+_LITTLE_USE = 0.5
+
+#: The most periods of a report.
+_MAX_PERIODS = 96
+
+_REFUSALS = {
+    "limit": "by the limit",
+    "slots": "for lack of a slot",
+    "paused": "by a pause",
+    "keys": "by max-keys",
+    "cost": "as too costly",
+}
+_DROPS = {
+    "late": "by throttle_max_wait",
+    "full": "by max-waiting",
+    "keys": "by max-keys",
+    "cost": "as too costly",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report on a limit: the counts of a period of time, and whether the limit is right.
+
+    Attributes:
+        name: The name of the limit.
+        clauses: The texts of the limits in force now.
+        periods: Equal parts of the time, the oldest first; at most 96.
+        totals: The counts of the whole time.
+        use: The units granted and not refunded, divided by the units that the limit in force now
+            allows in that time: its burst, and its rate for the whole time. None for a limit with
+            slots, if all limits are shadow limits, and if the limit has keys.
+        peak_use: The highest ``use`` of a period; None as for ``use``.
+        at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
+            tasks were parked or dropped, calls were refused, or tasks waited at the end.
+        median_wait: The median of the waits of claimed tasks, in seconds; None if no task was
+            claimed.
+        long_wait: The 95th percentile of the waits of claimed tasks, in seconds; None if no task
+            was claimed.
+        verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (the limit was
+            hardly ever reached) or ``"unknown"`` (nothing was counted).
+        advice: The verdict as a sentence of advice, with the reason.
+    """
+
+    name: str
+    clauses: tuple[str, ...]
+    periods: tuple[Period, ...]
+    totals: Totals
+    use: float | None
+    peak_use: float | None
+    at_limit: float
+    median_wait: float | None
+    long_wait: float | None
+    verdict: str
+    advice: str
+
+
+class Allowance(NamedTuple):
+    """What a limit allows: its burst, and its rate from then on."""
+
+    burst: float
+    per_second: float
+
+    def use(self, totals: Totals, seconds: float) -> float:
+        """Return the share of it that was used in some seconds."""
+        return (totals.granted - totals.refunded) / (self.burst + self.per_second * seconds)
+
+
+def read_report(observer: Observer, name: str, seconds: float) -> Plan[Report]:
+    """Return what was counted of a limit in the last seconds, with advice.
+
+    Raises UnknownLimitError, and as :func:`read_periods`.
+    """
+    ref = LimitRef(name, None)
+    check_recorded(seconds)
+    yield from observer.check_known(ref)
+    (status,) = yield from read_stored(observer, [ref])
+    step = RECORD_SECONDS if seconds <= RECENT_SECONDS else WEEK_RECORD_SECONDS
+    parts = min(_MAX_PERIODS, max(1, int(seconds / step)))
+    return _make_report(status, (yield from read_periods(observer, name, seconds, parts)))
+
+
+def allowance_of(status: LimitStatus) -> Allowance | None:
+    """Return the least that the clauses allow; None if that depends on keys or slots."""
+    limits = limits_in_force(status.name, status.clauses)
+    known = [
+        Allowance(limit.burst, limit.rate.count * MICROSECONDS / limit.rate.period_us)
+        for limit in limits
+        if isinstance(limit.rate, Rate) and limit.rate != UNLIMITED.rate
+    ]
+    if not limits or status.has_keys or len(known) < len(limits):
+        return None
+    return min(known, key=attrgetter("per_second"))
+
+
+def _make_report(status: LimitStatus, periods: tuple[Period, ...]) -> Report:
+    totals = add_totals([period.totals for period in periods])
+    seconds = sum(period.seconds for period in periods)
+    at_limit = sum(period.seconds for period in periods if _is_at_limit(period)) / seconds
+    use = peak_use = None
+    if allowance := allowance_of(status):
+        use = allowance.use(totals, seconds)
+        peak_use = max(allowance.use(period.totals, period.seconds) for period in periods)
+    verdict, advice = _advise(status, totals, at_limit, peak_use)
+    return Report(
+        name=status.name,
+        clauses=status.clauses,
+        periods=periods,
+        totals=totals,
+        use=use,
+        peak_use=peak_use,
+        at_limit=at_limit,
+        median_wait=totals.wait_quantile(0.5),
+        long_wait=totals.wait_quantile(0.95),
+        verdict=verdict,
+        advice=advice,
+    )
+
+
+def _is_at_limit(period: Period) -> bool:
+    """Whether tasks were parked or dropped, calls were refused, or tasks waited at the end."""
+    totals, refused = period.totals, dict(period.totals.refused)
+    refusals = refused["limit"] + refused["slots"] + totals.drops
+    return period.waiting > 0 or totals.parked + refusals > 0
+
+
+def _advise(
+    status: LimitStatus, totals: Totals, at_limit: float, peak_use: float | None
+) -> tuple[str, str]:
+    """Return the verdict, and the sentence of advice with its reason."""
+    if not totals.granted + totals.refusals + totals.parked:
+        return "unknown", "Nothing was counted in this time, so there is nothing to advise."
+    api_refusals = count(totals.api_refusals, "request")
+    if totals.api_refusals > max(1.0, _REFUSED_BY_API * totals.granted):
+        return "too loose", (
+            f"Lower it: the API refused {api_refusals} that the limit had allowed, "
+            f"of {totals.granted:,.0f} units granted."
+        )
+    at = f"it was at the limit for {format_share(at_limit)} of the time"
+    shadow = ""
+    if _has_shadow(status.clauses):
+        refused = count(totals.shadow_refused, "request")
+        shadow = f" The shadow limit would have refused {refused} of those that passed."
+    if at_limit > _MOSTLY and not totals.api_refusals:
+        median, waits = totals.wait_quantile(0.5), ""
+        if median is not None:
+            waits = f", half of the tasks waited {format_seconds(median)} or more"
+        return "too strict", (
+            f"Raise it if the API allows more: {at}{waits}, and no refusal by the API was "
+            f"reported.{shadow}"
+        )
+    if at_limit < _HARDLY and (peak_use is None or peak_use < _LITTLE_USE):
+        peak = "" if peak_use is None else f", and at most {format_share(peak_use)} of it was used"
+        return "idle", f"Keep it as a safeguard, or lower it to what is used: {at}{peak}.{shadow}"
+    api = "no refusal by the API was reported"
+    if totals.api_refusals:
+        api = f"the API refused only {api_refusals}"
+    return "effective", f"Leave it as it is: {at}, and {api}.{shadow}"
+
+
+def _has_shadow(clauses: Sequence[str]) -> bool:
+    return any(clause.endswith(" shadow") for clause in clauses)
+
+
+def format_share(share: float) -> str:
+    """Return a share in percent: ``"62%"``, ``"0.4%"``."""
+    percent = 100 * share
+    return f"{percent:.0f}%" if percent >= 10 or percent == 0 else f"{percent:.2g}%"  # noqa: PLR2004  # two digits
+
+
+def advice_text(report: Report) -> str:
+    """Return the verdict and the advice as sentences."""
+    return f"{report.verdict.capitalize()}. {report.advice}"
+
+
+def report_pairs(report: Report) -> list[tuple[str, str]]:
+    """Return the figures of a report with their names, without its time and its charts."""
+    totals, waits = report.totals, "none from lines"
+    use = "" if report.use is None else f", {format_share(report.use)} of what it allows"
+    if report.median_wait is not None and report.long_wait is not None:
+        half, most = format_seconds(report.median_wait), format_seconds(report.long_wait)
+        waits = f"half up to {half}, 95% up to {most}"
+    removed = " by drain, move or drop" if totals.removed else ""
+    shadow = f"{totals.shadow_refused:,} would have been refused"
+    pairs = [
+        ("units granted", f"{amount(totals.granted)}{use}"),
+        ("at the limit", f"{format_share(report.at_limit)} of the time"),
+        ("calls refused", refusals_text(totals)),
+        ("refused by API", f"{totals.api_refusals:,}"),
+        ("by the shadow", shadow if _has_shadow(report.clauses) else ""),
+        ("tasks that waited", f"{totals.parked:,}"),
+        ("waits", waits),
+        ("tasks dropped", _reasons(totals.dropped, _DROPS)),
+        ("tasks removed", f"{totals.removed:,}{removed}"),
+        ("tasks revoked", f"{totals.revoked:,}" if totals.revoked else ""),
+        ("tasks discarded", f"{totals.discarded:,}" if totals.discarded else ""),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def refusals_text(totals: Totals) -> str:
+    """Return how many calls were refused, and why: ``"12: 10 by the limit, 2 by a pause"``."""
+    return _reasons(totals.refused, _REFUSALS)
+
+
+def _reasons(counts: tuple[tuple[str, int], ...], texts: Mapping[str, str]) -> str:
+    total = sum(number for _, number in counts)
+    parts = [f"{number:,} {texts[reason]}" for reason, number in counts if number]
+    return f"{total:,}: {', '.join(parts)}" if parts else f"{total:,}"

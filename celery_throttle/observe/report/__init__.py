@@ -1,1 +1,0 @@
-"""What was counted at limits in the last days, and what follows from it."""

@@ -1,0 +1,148 @@
+"""Plans that record the totals of limits, and read what was counted in parts of a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.observer import Observer, at_time, pair_up
+from celery_throttle.observe.totals import read_totals
+from celery_throttle.observe.values import Period
+from celery_throttle.operations.lines import END
+from celery_throttle.operations.plan import Plan
+
+#: The longest time that records cover, in seconds.
+MAX_RECORDED_SECONDS = 7 * 86_400
+
+#: The most seconds that recent records cover; those of a week are farther apart.
+RECENT_SECONDS = 900
+
+#: Seconds between two recent records, and between two of a week.
+RECORD_SECONDS, WEEK_RECORD_SECONDS = 10.0, 600.0
+
+#: The least seconds between two recent records: a worker that is a bit early does not skip one.
+MIN_RECORD_SECONDS = RECORD_SECONDS * 0.9
+
+
+class _Record(NamedTuple):
+    """The totals at one time; see ``record_totals.lua``."""
+
+    at: int  #: microseconds
+    waiting: int  #: tasks
+    counters: Mapping[str, float]
+
+
+def record_totals(observer: Observer) -> Plan[None]:
+    """Record the totals of all limits, unless somebody did so in the last ten seconds."""
+    keys, cursor = observer.keys, b"0"
+    names = [keys.names, keys.recorded, keys.backlog(LimitRef("", None)), keys.totals()]
+    while True:
+        cursor = yield observer.call("record_totals", names, cursor, to_us(MIN_RECORD_SECONDS))
+        if cursor == END:
+            return
+
+
+def read_periods(
+    observer: Observer, name: str, seconds: float, parts: int
+) -> Plan[tuple[Period, ...]]:
+    """Return what was counted at a limit in the last seconds, in equal parts.
+
+    Raises:
+        LimitValueError: it is more than a week, or less than a second.
+    """
+    check_recorded(seconds)
+    older: list[_Record] = []
+    if seconds > RECENT_SECONDS:
+        _, _, older = yield from _read_records(observer, name, "week", seconds)
+    # The recent records are closer together, so they also show what the others miss.
+    last, recorded, known = yield from _read_records(
+        observer, name, "recent", min(seconds, RECENT_SECONDS)
+    )
+    if known and known[-1].at < recorded:
+        known.append(known[-1]._replace(at=recorded))  # until then nothing had changed
+    known = sorted({one.at: one for one in [*older, *known]}.values())
+    if not known and last.counters:  # recorded by nobody yet: all is of the last period
+        known = [_Record(last.at - to_us(RECORD_SECONDS), last.waiting, {})]
+    return _divide([*known, last], last.at - to_us(seconds), parts)
+
+
+def check_recorded(seconds: float) -> None:
+    """Raise LimitValueError if no record covers a time."""
+    if not 1 <= seconds <= MAX_RECORDED_SECONDS:
+        raise LimitValueError(
+            f"a time of {shown(seconds)} seconds is not recorded; allowed: from one second to "
+            "seven days"
+        )
+
+
+def _read_records(
+    observer: Observer, name: str, which: str, seconds: float
+) -> Plan[tuple[_Record, int, list[_Record]]]:
+    """Return how it is now, when the last records were made, and the records of a time."""
+    keys = observer.keys
+    names = [keys.records(name, which), keys.recorded]
+    names += [keys.backlog(LimitRef("", None)), keys.totals()]
+    now, recorded, waiting, totals, found = yield observer.call(
+        "read_records", names, name, to_us(seconds)
+    )
+    records = []
+    for packed in found:
+        at, tasks, *counters = packed.split()
+        records.append(_Record(int(at), int(tasks), _read_counters(counters)))
+    return _Record(int(now), waiting, _read_counters(totals)), int(recorded), records
+
+
+def _read_counters(flat: Sequence[bytes]) -> dict[str, float]:
+    return {name: float(total) for name, total in pair_up(flat).items()}
+
+
+def _divide(records: Sequence[_Record], start: int, parts: int) -> tuple[Period, ...]:
+    """Divide the time from ``start`` (us) to the last record into equal parts.
+
+    Between two records the totals have grown steadily. Before the first one nothing is known of
+    them, so they count as the same.
+    """
+    end = records[-1].at
+    edges = [start + (end - start) * n // parts for n in range(parts + 1)]
+    periods = []
+    for one, other in pairwise(_interpolate(records, edge) for edge in edges):
+        first, last = (_count_until(records, edge.at) for edge in (one, other))
+        waiting = [record.waiting for record in records[first:last]]
+        totals = read_totals(_increase(one.counters, other.counters))
+        most = max([other.waiting, *waiting])
+        periods.append(Period(at_time(one.at), at_time(other.at), totals, other.waiting, most))
+    return tuple(periods)
+
+
+def _interpolate(records: Sequence[_Record], at: int) -> _Record:
+    index = _count_until(records, at)
+    if index == 0:
+        return records[0]._replace(at=at, waiting=0)
+    before = records[index - 1]
+    if index == len(records):
+        return before._replace(at=at)
+    after = records[index]
+    share = (at - before.at) / (after.at - before.at)
+    grown = _increase(before.counters, after.counters)
+    # Whole numbers, so that parts of time add up to the whole.
+    counters = {name: round(before.counters.get(name, 0) + share * grown[name]) for name in grown}
+    return _Record(at, before.waiting, counters)
+
+
+def _count_until(records: Sequence[_Record], at: int) -> int:
+    """Return how many records are not later than a time."""
+    return bisect_right(records, at, key=attrgetter("at"))
+
+
+def _increase(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
+    """Return how much each counter has grown; one that is lower than before began anew."""
+    return {
+        name: total - old.get(name, 0) if total >= old.get(name, 0) else total
+        for name, total in new.items()
+    }

@@ -1,0 +1,20 @@
+-- claim_call.lua: the arguments of `claim.lua`, and what the call has done so far.
+
+local call = {
+  worker = ARGV[2], channel = ARGV[3], lease_ends = now + tonumber(ARGV[4]),
+  definitions = KEYS[1], unacknowledged = KEYS[2], workers = KEYS[3], claims = KEYS[4],
+  wanted = tonumber(ARGV[5]), max_sleep = tonumber(ARGV[8]),
+  free_processes = tonumber(ARGV[12]), free_horizon = tonumber(ARGV[6]), busy_horizon = tonumber(ARGV[13]),
+  token = tonumber(ARGV[7]),   -- of the next task
+  taken = {},                  -- rows of the reply
+  bytes = 0,                   -- of the tasks read so far
+  visits = tonumber(ARGV[5]) + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
+  is_registered = ARGV[11] == '1', -- whether the worker has registered its limits since its last call
+  has_undefined = false,       -- whether a line needs a limit that the worker has to register first
+  wake_later = {},             -- {due, polls} of queues that wait for a slot released by this call
+}
+
+-- How far ahead (us) a start may be booked for the next task.
+local function booking_horizon()
+  return #call.taken < call.free_processes and call.free_horizon or call.busy_horizon
+end

@@ -1,0 +1,47 @@
+-- repair.lua: rebuilds what the server has lost of the lines of a queue.
+-- Rows tell which tasks wait in a line; descriptors tell which lines wait at a limit. Returns a function of the
+-- queue, and of a line that has lost its tasks and got new ones since; nil if there is none.
+
+return function(queue, refilled)
+  local found, lost, incomplete = redis.call('HGETALL', queue[LINES]), {}, {}
+  for i = 1, #found, 2 do
+    local line = found[i]
+    local limit_index, descriptor = unpack_descriptor(found[i + 1])
+    local limit_keys = descriptor.limits[limit_index]
+    local waiting = limit_keys[WAITING]
+    if not redis.call('ZSCORE', waiting, line) then
+      enter_list(waiting, line, descriptor)
+      incomplete[waiting] = true
+    end
+    if incomplete[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
+      register_list(limit_keys, queue)
+      redis.call('ZADD', queue[DUE], format_integer(now), waiting)
+    end
+    if line == refilled or redis.call('EXISTS', line) == 0 then
+      lost[line] = { descriptor, limit_keys }
+    end
+  end
+
+  local cursor = next(lost) and '0'
+  while cursor do
+    local rows = redis.call('HSCAN', queue[MESSAGES], cursor, 'COUNT', 10) -- as rows may be large
+    for i = 1, #rows[2], 2 do
+      local row = unpack_row(rows[2][i + 1])
+      if row and lost[row[LINE]] then
+        redis.call('ZADD', row[LINE], format_integer(row[SCORE]), rows[2][i])
+      end
+    end
+    cursor = rows[1] ~= '0' and rows[1]
+  end
+
+  for line, parts in pairs(lost) do
+    local descriptor, limit_keys = unpack(parts)
+    if redis.call('EXISTS', line) == 0 then
+      redis.call('ZREM', limit_keys[WAITING], line)
+      end_line(line, descriptor)
+      drop_empty_list(limit_keys, queue)
+    else
+      update_rank(limit_keys[WAITING], line, descriptor)
+    end
+  end
+end

@@ -1,0 +1,318 @@
+-- serve_list.lua: takes tasks from a waiting list that is due, with their units, for `claim.lua`. Its lines are served in
+-- the order of `waiting_lists.lua`. A line that is served is a table:
+--   name, queue, waiting   the line, the keys of its queue, and the waiting list
+--   score, rival           its score in the list, and the score of the line after it; see `next_line`
+--   limit_index, descriptor, packed    see `line_data.lua`; the index is 0 if the server has lost the descriptor, or it
+--                          cannot be read
+--   requirements, undefined    see `load_requirements`
+--   slot_keys              of the slots that each task takes, nil if it takes none
+--   entries                ids and scores of its first tasks
+
+-- The next line of a waiting list, its score, and the score of the line after it. The last is nil if there is no
+-- other line, and the line's own score if it is not known.
+local function next_line(waiting)
+  local lowest = redis.call('ZRANGE', waiting, 0, 1, 'WITHSCORES')
+  if not lowest[4] then
+    return lowest[1], lowest[2]
+  end
+  local first = next_of_rank(waiting, lowest)
+  return first[1], first[2], first == lowest and lowest[4] or first[2]
+end
+
+-- Read what is known of a line.
+local function read_descriptor(line)
+  local queue, name = line.queue, line.name
+  local found = redis.call('HGET', queue[LINES], name)
+  if found then
+    local limit_index, packed = string.byte(found), string.sub(found, 2)
+    local is_unpacked, descriptor = pcall(cmsgpack.unpack, packed)
+    if is_unpacked and type(descriptor) == 'table' and (descriptor.limits or {})[limit_index] then
+      line.limit_index, line.descriptor, line.packed = limit_index, descriptor, packed
+      return
+    end
+    redis.call('HDEL', queue[LINES], name)
+  end
+  local id = redis.call('ZRANGE', name, 0, 0)[1]
+  local packed_row = id and redis.call('HGET', queue[MESSAGES], id)
+  local row = packed_row and unpack_row(packed_row)
+  line.limit_index = 0
+  line.descriptor = { queue = queue, limits = { [0] = { [WAITING] = line.waiting } }, key_caps = row and row[KEY_CAPS] }
+  line.packed = cmsgpack.pack(line.descriptor)
+end
+
+-- How many tasks of a line are taken at most: as many as the line has dispatches before the next line is ahead, by their
+-- scores, but one at least; and one if a limit has slots or a log: what these leave for the next task is known only when
+-- they are written.
+local function max_batch_size(line)
+  local most, score, rival = call.wanted, line.score, line.rival
+  if rival and rank_of(rival) == rank_of(score) then
+    local ahead = (virtual_time_of(rival) - virtual_time_of(score)) / stride_of(line.descriptor)
+    most = math.max(1, math.ceil(ahead))
+  end
+  for _, requirement in ipairs(line.requirements) do
+    for _, limit in ipairs(requirement.limits or {}) do
+      if limit.tag == SLOTS and #call.taken >= call.free_processes then
+        return 0
+      elseif limit.tag == SLOTS then
+        most, line.slot_keys = 1, slot_keys_of(line.requirements, line.descriptor)
+      elseif limit.tag == SLIDING_LOG then
+        most = 1
+      end
+    end
+  end
+  return math.min(most, call.wanted - #call.taken)
+end
+
+-- The ids of the first tasks of a line. With a rival only those of the rank that is served.
+local function first_ids(line, most)
+  local ids, entries = {}, line.entries
+  for i = 1, math.min(#entries, 2 * most), 2 do
+    if line.rival and i > 1 and rank_of(entries[i + 1]) ~= rank_of(line.score) then
+      break
+    end
+    ids[#ids + 1] = entries[i]
+  end
+  return ids
+end
+
+-- Other tasks of the line have other costs. Returns whether there is one for each limit.
+local function set_costs(requirements, costs)
+  for i = 1, #requirements do
+    local limits, cost = requirements[i].limits, costs[i]
+    if type(cost) ~= 'number' then
+      return false
+    end
+    for n = 1, #limits do
+      limits[n].cost = cost
+    end
+  end
+  return true
+end
+
+-- Whether a limit takes longer to make up for the cost of a task than a start may be booked ahead. Such units are
+-- taken for free processes only, since they are lost if the task returns to its line.
+local function is_expensive(requirements)
+  for _, requirement in ipairs(requirements) do
+    for _, limit in ipairs(requirement.limits) do
+      if limit.tag ~= SLOTS and limit.cost / MILLION * limit.p > call.free_horizon * limit.q then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- A wait is counted in the first bucket that is as long: bucket n has waits up to WAIT_BASE * 2^n us, the last one
+-- all others. Twin: WAIT_BOUNDS in `celery_throttle/observe/totals.py`.
+local WAIT_BASE, LAST_WAIT_BUCKET = 100000, 20
+
+-- Count a task that is claimed with its units, by its row. To write little, each of these tasks stands for one unit that
+-- was granted; 'granted' is increased by what its cost is more than that.
+local function note_claim(batch, row)
+  local mantissa, exponent = math.frexp((now - row[PARKED]) / WAIT_BASE)
+  local bucket = mantissa == 0.5 and exponent - 1 or exponent
+  bucket = bucket < 0 and 0 or bucket > LAST_WAIT_BUCKET and LAST_WAIT_BUCKET or bucket
+  batch.wait_counts[bucket] = (batch.wait_counts[bucket] or 0) + 1
+  local costs = row[COSTS]
+  for i = 1, #costs do
+    if costs[i] ~= MILLION then
+      batch.extra_costs[i] = (batch.extra_costs[i] or 0) + costs[i] - MILLION
+    end
+  end
+end
+
+local function write_claim_totals(batch, descriptor)
+  for i, limit_keys in ipairs(descriptor.limits) do
+    for bucket, tasks in pairs(batch.wait_counts) do
+      increase_total(limit_keys[NAME], bucket, tasks)
+    end
+    if batch.extra_costs[i] then
+      increase_total(limit_keys[NAME], 'granted', batch.extra_costs[i])
+    end
+  end
+  if batch.handed_out > 0 then
+    increase_totals(descriptor, 'handed_out', batch.handed_out)
+  end
+end
+
+-- Decide over tasks of a line in their order, until one has to wait; adds rows to the reply, and writes nothing.
+-- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
+-- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
+-- bottleneck.
+local function decide_batch(line, ids)
+  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, wait_counts = {},
+                  extra_costs = {}, handed_out = 0 }
+  local leaving, new_claims = batch.leaving, batch.new_claims
+  local requirements, undefined = line.requirements, line.undefined
+  local messages, limit_index, entries, slot_keys = line.queue[MESSAGES], line.limit_index, line.entries, line.slot_keys
+  local field = limit_index > 0 and line.descriptor.limits[limit_index][FIELD]
+  local claim_head = pack_claim_head(line.name, line.packed)
+  for i, id in ipairs(ids) do
+    if call.bytes >= BATCH_BYTES then
+      call.visits = 0
+      return batch
+    end
+    local packed = redis.call('HGET', messages, id)
+    if packed then
+      call.bytes = call.bytes + #packed + #claim_head
+      local row = unpack_row(packed)
+      local kind, wait, bottleneck = 0, 0, 0
+      -- A task is handed out without units if it has expired or if nobody knows its limits: the gate decides then. So
+      -- is one that cannot be read, which the worker puts into quarantine.
+      if row and limit_index > 0 and not (row[EXPIRES] > 0 and row[EXPIRES] <= now) then
+        if undefined and not call.is_registered then
+          call.has_undefined, call.visits = true, 0
+          batch.wait, batch.bottleneck = 0, limit_index
+          return batch
+        elseif not undefined and not set_costs(requirements, row[COSTS]) then
+          row = nil
+        elseif not undefined then
+          if #call.taken >= call.free_processes and is_expensive(requirements) then
+            call.visits = 0
+            return batch
+          end
+          wait, bottleneck = decide(requirements, true)
+          kind = wait < 0 and 0 or 1
+        end
+      end
+      if wait > (requirements.bookable and booking_horizon() or 0) then
+        batch.wait, batch.bottleneck = wait, bottleneck
+        return batch
+      end
+      wait = math.max(0, wait)
+      local reply = { call.token, kind, wait, row and now - row[PARKED] or 0, row and row[MESSAGE] or '', id }
+      if kind == 1 then
+        charge(requirements, now + wait)
+        if requirements.has_shadows then
+          shadow()(requirements, now + wait, 1)
+        end
+        reply[7], reply[8], reply[9], batch.has_taken = field, row[POSITION] or 0, slot_keys, true
+        note_claim(batch, row)
+      else
+        batch.handed_out = batch.handed_out + 1
+      end
+      call.taken[#call.taken + 1] = reply
+      new_claims[#new_claims + 1] = call.token
+      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, tonumber(entries[2 * i]), packed)
+      call.token = call.token + 1
+    end
+    leaving[#leaving + 1] = id -- also if its row is lost
+  end
+  return batch
+end
+
+-- Write a batch: first the claims, then the limits; the tasks leave the line last.
+local function write_batch(line, batch, has_others)
+  if #batch.new_claims > 0 then
+    if 2 * #call.taken == #batch.new_claims then
+      -- The first claims of this call: with a lease they are requeued, whatever becomes of the worker.
+      write_lease(call.workers, call.worker, call.lease_ends)
+    end
+    call_with('HSET', call.claims, batch.new_claims)
+  end
+  if batch.has_taken then
+    write_states(line.requirements)
+  end
+  remove_tasks(line.name, line.descriptor, line.limit_index, batch.leaving, has_others)
+  write_claim_totals(batch, line.descriptor)
+end
+
+-- Advance the virtual time of a line by some dispatches; remove it from the list if it has no tasks left. `task_score`
+-- is that of its first task now; nil if it has none. Without a rival the line may stay where it is, unless virtual time
+-- is about to wrap around: lines that enter take theirs from it.
+local function advance_line(line, dispatches, task_score)
+  local waiting, name, score, rival = line.waiting, line.name, line.score, line.rival
+  local rank = rank_of(task_score)
+  if not rank then
+    redis.call('ZREM', waiting, name)
+    if not rival then
+      drop_empty_list(line.descriptor.limits[line.limit_index], line.queue, true)
+    end
+  elseif rank ~= rank_of(score) then
+    enter_list(waiting, name, line.descriptor)
+  elseif rival or virtual_time_of(score) >= TIME_MODULUS - WRAP_MARGIN then
+    put_line(waiting, name, rank, virtual_time_of(score) + dispatches * stride_of(line.descriptor))
+  end
+end
+
+-- Let a line wait for its next task, or move it to the list of the limit that blocks it now. Returns whether the
+-- limit of this list has no room left.
+local function let_wait(line, wait, bottleneck)
+  local queue, waiting, descriptor = line.queue, line.waiting, line.descriptor
+  local limit_keys = descriptor.limits[line.limit_index]
+  if call.has_undefined then
+    return true
+  elseif bottleneck == line.limit_index then
+    -- What cannot be booked ahead is not due ahead of its time either.
+    redis.call('ZADD', queue[DUE], due_time(wait + (line.requirements.bookable and 0 or call.free_horizon)), waiting)
+    if line.requirements.slots_full or wait > call.max_sleep then
+      -- A released slot or a change of the limit may come sooner and has to find the list. It was registered when it
+      -- began; this is for a server that has lost that.
+      register_list(limit_keys, queue)
+    end
+    return true
+  end
+  attach_line(line.name, descriptor, bottleneck, wait)
+  change_backlog(limit_keys, -redis.call('ZCARD', line.name))
+  redis.call('ZREM', waiting, line.name)
+  drop_empty_list(limit_keys, queue)
+end
+
+-- Serve the first line of a waiting list. Returns whether the list has nothing more for now.
+local function serve_line(line)
+  read_descriptor(line)
+  local limit_index, descriptor = line.limit_index, line.descriptor
+  if limit_index > 0 and descriptor.limits[limit_index][WAITING] ~= line.waiting then
+    -- A script failed before it had moved the line completely.
+    attach_line(line.name, descriptor, limit_index, 0)
+    redis.call('ZREM', line.waiting, line.name)
+    return false
+  end
+  line.requirements = limit_index > 0 and requirements_of(descriptor, {}) or {}
+  if limit_index > 0 then
+    line.undefined = load_requirements(call.definitions, descriptor, line.requirements,
+                                       holder_of(call.worker, call.token), call.lease_ends - now)
+  end
+  local most = max_batch_size(line)
+  if most == 0 then
+    call.visits = 0
+    return true
+  end
+  line.entries = redis.call('ZRANGE', line.name, 0, most, 'WITHSCORES')
+  local ids = first_ids(line, most)
+  if #ids == 0 and limit_index > 0 then
+    repair()(line.queue)
+    return false
+  end
+  local batch = decide_batch(line, ids)
+  local dispatches = #batch.leaving
+  if dispatches > 0 or #ids == 0 then
+    local task_score = line.entries[2 * dispatches + 2]
+    write_batch(line, batch, task_score ~= nil)
+    advance_line(line, dispatches, task_score)
+    if not task_score and not line.rival then
+      return true
+    end
+  end
+  return batch.wait and let_wait(line, batch.wait, batch.bottleneck)
+end
+
+-- Serve a list until its limit has no room left or no line waits. If the worker has not enough processes for that, the
+-- list is due now: other lists that were due before come first the next time, and forecasts read since when it has had
+-- room.
+return function(queue, waiting)
+  while #call.taken < call.wanted and call.visits > 0 do
+    local name, score, rival = next_line(waiting)
+    if not name then
+      if redis.call('ZREM', queue[DUE], waiting) == 1 then
+        repair()(queue)
+      end
+      return
+    end
+    call.visits = call.visits - 1
+    if serve_line({ name = name, queue = queue, waiting = waiting, score = score, rival = rival }) then
+      return
+    end
+  end
+  redis.call('ZADD', queue[DUE], 'XX', 'GT', format_integer(now), waiting)
+end

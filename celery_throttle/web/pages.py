@@ -1,0 +1,221 @@
+"""The pages that show limits, tasks, fan-outs, workers and changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from flask import abort, render_template, request
+
+from celery_throttle.limits.key import LimitRef, check_name
+from celery_throttle.observe.report import advice_text, allowance_of, refusals_text, report_pairs
+from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
+from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
+from celery_throttle.observe.status.limits import MAX_LINES, read_named
+from celery_throttle.observe.status.stored import is_stored, list_keys, read_all, read_names
+from celery_throttle.observe.status.tasks import explain_task
+from celery_throttle.observe.values import Change
+from celery_throttle.store.keys import Keys
+from celery_throttle.web.charts import draw_starts, draw_waiting
+from celery_throttle.web.site import NEWEST_CHANGES, Site, TablePage, page_number, read_ref
+
+#: Rows of a page, and of a page of fan-outs or changes.
+_ROWS, _WIDE_ROWS = 100, 50
+
+#: The most changes on the page of a limit.
+_SHOWN_CHANGES = 10
+
+#: Workers that are shown, of each kind.
+_MAX_WORKERS = 500
+
+#: The lists of keys, by the argument of the page.
+_KEY_LISTS = {
+    "waiting": "Keys with waiting tasks",
+    "paused": "Paused keys",
+    "own": "Keys with their own limit or weight",
+}
+
+#: The times of a report, in hours.
+_REPORT_HOURS = {"15 minutes": 0.25, "1 hour": 1, "24 hours": 24, "7 days": 168}
+
+_CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
+
+
+def limits(site: Site) -> str:
+    """Show all limits whose names contain the search text, page by page."""
+    search = request.args.get("search", "").strip()
+    by_waiting = request.args.get("sort") == "waiting"
+    names = [name for name in _names(site, by_waiting=by_waiting) if search.lower() in name.lower()]
+    page = TablePage.read(len(names), _ROWS)
+    status = site.run(read_named(site.observer, names[page.rows]))
+    return render_template(
+        "limits.html",
+        status=status,
+        charts={one.name: draw_starts(site.recent(one.name), None) for one in status.limits},
+        page=page,
+        search=search,
+        by_waiting=by_waiting,
+    )
+
+
+def _names(site: Site, *, by_waiting: bool) -> list[str]:
+    if not by_waiting:
+        return site.run(read_names(site.observer))
+    statuses = site.run(read_all(site.observer))
+    return [one.name for one in sorted(statuses, key=lambda one: (-one.waiting, one.name))]
+
+
+def limit(site: Site, name: str) -> str:
+    """Show everything about one limit, or one key of it."""
+    ref = read_ref(name)
+    status = site.limiter[ref].status()
+    periods = site.recent(name)
+    # The charts are of all keys, the rate would be of one.
+    allowance = allowance_of(status) if ref.key is None else None
+    return render_template(
+        "limit.html",
+        ref=ref,
+        at=site.read_time(),
+        status=status,
+        is_stored=site.run(is_stored(site.observer, ref)),
+        allowance=allowance,
+        starts=draw_starts(periods, allowance and allowance.per_second),
+        waiting=draw_waiting(periods),
+        refusals=refusals_text(status.totals),
+        changes=_changes(site, ref),
+        done=site.find_done(),
+    )
+
+
+def _changes(site: Site, ref: LimitRef) -> list[Change]:
+    """Return the newest changes of a limit, with those of its keys, or of one key."""
+    own = Keys.field(ref)
+    found = [
+        change
+        for change in site.limiter.changes(most=NEWEST_CHANGES)
+        if change.limit == own or (ref.key is None and change.limit.startswith(f"{own}:"))
+    ]
+    return found[:_SHOWN_CHANGES]
+
+
+def keys(site: Site, name: str) -> str:
+    """Show keys of a limit, page by page."""
+    which = request.args.get("which", "waiting")
+    if which not in _KEY_LISTS:
+        abort(400, f"There are no {which!r} keys; allowed: {', '.join(_KEY_LISTS)}.")
+    ref, number = LimitRef(check_name(name), None), page_number()
+    site.run(site.observer.check_known(ref))
+    total, found = site.run(list_keys(site.observer, name, which, (number - 1) * _ROWS, _ROWS))
+    return render_template(
+        "keys.html",
+        ref=ref,
+        keys=found,
+        page=TablePage(total, _ROWS, number),
+        which=which,
+        lists=_KEY_LISTS,
+    )
+
+
+def waiting(site: Site, name: str) -> str:
+    """Show the tasks that wait at a limit, or at one key of it, page by page."""
+    ref, number = read_ref(name), page_number()
+    found = site.limiter[ref].list_waiting(first=(number - 1) * _ROWS, most=_ROWS)
+    return render_template(
+        "waiting.html",
+        ref=ref,
+        at=site.read_time(),
+        tasks=found.tasks,
+        page=TablePage(found.waiting, _ROWS, number),
+    )
+
+
+def report(site: Site, name: str) -> str:
+    """Show whether a limit is too strict or too loose."""
+    hours = request.args.get("hours", 24.0, type=float)
+    found = site.limiter[check_name(name)].report(hours * 3600)
+    return render_template(
+        "report.html",
+        report=found,
+        pairs=report_pairs(found),
+        advice=advice_text(found),
+        granted=draw_starts(found.periods, None),
+        waiting=draw_waiting(found.periods),
+        hours=hours,
+        times=_REPORT_HOURS,
+    )
+
+
+def task(site: Site) -> str:
+    """Show where the task of the argument ``id`` is, and why it does not run yet."""
+    task_id = request.args.get("id", "").strip()
+    if not task_id:
+        return render_template("task.html", task=None)
+    arguments: list[str] = []
+
+    def read_message(packed: bytes) -> str | None:
+        if site.show_arguments:
+            arguments[:] = site.limiter.task_arguments(packed)
+        return site.limiter.task_name(packed)
+
+    return render_template(
+        "task.html",
+        task=site.run(explain_task(site.observer, task_id, read_message)),
+        arguments=arguments,
+        state=site.limiter.stored_state(task_id),
+        at=site.read_time(),
+    )
+
+
+def fan_outs(site: Site) -> str:
+    """Show the fan-outs whose names contain the search text, page by page."""
+    search = request.args.get("search", "").strip()
+    every = site.run(read_fan_outs(site.observer))
+    found = [one for one in every if search.lower() in one.name.lower()]
+    page = TablePage.read(len(found), _WIDE_ROWS)
+    rows = found[page.rows]
+    return render_template(
+        "fan_outs.html",
+        fan_outs=rows,
+        forecasts=site.run(forecast_fan_outs(site.observer, rows, MAX_LINES)),
+        page=page,
+        search=search,
+        done=site.find_done(),
+        at=site.read_time(),
+    )
+
+
+def workers(site: Site) -> str:
+    """Show the workers, their claims, the queues with waiting tasks, and the rules file."""
+    fleet = site.run(read_fleet(site.observer))
+    rules = site.run(read_rules_status(site.observer))
+    return render_template(
+        "workers.html",
+        fleet=fleet,
+        workers=site.run(read_workers(site.observer, _MAX_WORKERS)),
+        rules=rules,
+        others={one.worker: one for one in rules.others} if rules else {},
+    )
+
+
+def history(site: Site) -> str:
+    """Show the changes of all limits, the newest first."""
+    before = request.args.get("before") or None
+    if before is not None and not _CHANGE_ID.fullmatch(before):
+        abort(400, f"{before!r} is not the id of a change.")
+    changes = site.limiter.changes(most=_WIDE_ROWS + 1, before=before)
+    more = changes[_WIDE_ROWS - 1].id if len(changes) > _WIDE_ROWS else None
+    return render_template("history.html", changes=changes[:_WIDE_ROWS], before=before, more=more)
+
+
+#: The pages by their rules.
+PAGES: dict[str, Callable[..., str]] = {
+    "/": limits,
+    "/limits/<name>": limit,
+    "/limits/<name>/keys": keys,
+    "/limits/<name>/waiting": waiting,
+    "/limits/<name>/report": report,
+    "/task": task,
+    "/fan-outs": fan_outs,
+    "/workers": workers,
+    "/history": history,
+}

@@ -1,0 +1,158 @@
+"""Heartbeats: this worker is one of those that live, and learns the limits for an outage.
+
+The same call finds out whether a lost server is back. It is made in a thread of its own, as a
+server that does not answer takes its time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from celery_throttle.errors import LimitError, StoreError
+from celery_throttle.limits.duration import pause_to_seconds, to_us
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.observe.status.fleet import CONSUMED_SECONDS, REPORT_SECONDS
+from celery_throttle.store import definitions
+from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.worker import tuning
+from celery_throttle.worker.health.queues import WorkerQueues
+
+#: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
+_PAUSE = b"pause "
+
+
+@dataclass(eq=False, repr=False)
+class Membership:
+    """Sends the heartbeats of one worker, at least every third of its lease."""
+
+    throttle: AppLimits
+    worker: str  #: name of the worker
+    queues: WorkerQueues
+    #: Called from the thread when a lost server is back.
+    on_return: Callable[[], None]
+    #: Called from the thread after each heartbeat.
+    on_heartbeat: Callable[[], None]
+    #: Number of live workers at the last heartbeat, with this one; None before the first.
+    reported_workers: int | None = None
+    quarantined: int = 0  #: number of tasks in quarantine at the last heartbeat
+    newest_change: str = ""  #: id of the newest change of a limit at the last heartbeat
+
+    def __post_init__(self) -> None:
+        #: Seconds for which a worker counts as alive after a heartbeat.
+        self._lease = self.throttle.settings.lease
+        self._definitions: Mapping[bytes, bytes] = {}
+        self._replied_at = 0.0
+        self._wakeup = threading.Event()
+        self._stopped = False
+        self._is_lost = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def workers(self) -> int | None:
+        """The number of live workers, or the configured one before the first heartbeat, if any."""
+        return self.reported_workers or self.throttle.settings.outage_workers
+
+    def start(self) -> None:
+        """Send the first heartbeat and start the thread; the server need not answer.
+
+        Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
+        """
+        if self._thread is not None:
+            return
+        if self.throttle.limits:
+            self._send_heartbeat()
+        else:  # nothing in this worker depends on the reply, so the worker does not wait for it
+            self._wakeup.set()
+        self._thread = threading.Thread(target=self._run, name="throttle-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave: the other workers may use more of each limit during an outage."""
+        self._stopped = True
+        self._wakeup.set()
+        # The other workers report the queues that they consume as well within REPORT_SECONDS.
+        earlier = CONSUMED_SECONDS - REPORT_SECONDS
+        with suppress(StoreError):  # then the worker counts as alive until its lease runs out
+            self._call(-to_us(earlier))
+
+    def reconnect(self) -> None:
+        """Call the server, which is lost, again and again until it is back."""
+        self._is_lost = True
+        self._wakeup.set()
+
+    def wake_up(self) -> None:
+        """Send the next heartbeat now."""
+        self._wakeup.set()
+
+    def limits(self) -> dict[LimitRef, Limits]:
+        """Return the limits in force at the last heartbeat, of names and of keys with their own."""
+        found = {LimitRef(name, None): limits for name, limits in self.throttle.limits.items()}
+        for field, packed in self._definitions.items():
+            if field.startswith(_PAUSE):
+                continue
+            name, has_key, key = field.decode().partition(":")
+            with suppress(LimitError):  # defined by a later version of this package
+                found[LimitRef(name, key if has_key else None)] = definitions.unpack(packed)
+        return found
+
+    def pauses(self) -> dict[str, float]:
+        """Return the limits in use that were paused as a whole at the last heartbeat.
+
+        The values are the monotonic times at which the pauses end; infinity for a pause that lasts
+        until ``resume``.
+        """
+        return {
+            field[len(_PAUSE) :].decode(): self._replied_at + pause_to_seconds(int(us))
+            for field, us in self._definitions.items()
+            if field.startswith(_PAUSE)
+        }
+
+    def _run(self) -> None:
+        has_rules = self.throttle.rules_file is not None
+        longest = tuning.RULES_POLL_SECONDS if has_rules else tuning.MAX_HEARTBEAT_SECONDS
+        interval = min(self._lease / 3, longest)
+        while not self._stopped:
+            if self._is_lost:
+                time.sleep(tuning.RECONNECT_SECONDS)
+            else:
+                self._wakeup.wait(interval)
+                self._wakeup.clear()
+                if self._is_lost:
+                    continue
+            if self._stopped or not self._send_heartbeat():
+                continue
+            if self._is_lost:
+                self._is_lost = False
+                self.on_return()
+            self.on_heartbeat()
+
+    def _send_heartbeat(self) -> bool:
+        """Send a heartbeat; return whether the server answered."""
+        try:
+            reply = self._call(to_us(self._lease))
+        except StoreError:
+            return False
+        self.reported_workers, self.quarantined, newest_change, deleted, *fields = reply
+        self.newest_change = newest_change.decode()
+        self._definitions = dict(zip(fields[::2], fields[1::2], strict=True))
+        self._replied_at = time.monotonic()
+        self.queues.note_deleted(deleted)
+        return True
+
+    def _call(self, lease_us: int) -> list[Any]:
+        keys, in_use = self.throttle.keys, [*self.throttle.limits]
+        pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
+        queue_keys, queue_args = self.queues.heartbeat_arguments()
+        names = [keys.membership, keys.limits, keys.quarantine, *queue_keys, *pauses]
+        args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
+        with_keys = " ".join(self.throttle.limits_with_keys())
+        call = Call(script("heartbeat"), names, [*args, *queue_args, with_keys, *in_use])
+        reply: list[Any] = self.throttle.store.probe(call)
+        return reply

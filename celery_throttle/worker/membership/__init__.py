@@ -1,1 +1,0 @@
-"""Which workers are there, and which queues they consume."""

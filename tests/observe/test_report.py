@@ -1,0 +1,183 @@
+"""What was counted in parts of time, and the report of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_throttle import LimitValueError
+from celery_throttle.limits.feedback import Feedback
+from celery_throttle.observe.status.records import read_periods, record_totals
+from celery_throttle.observe.totals import Totals, read_totals
+from tests.protocol import SECOND, Protocol
+
+MINUTE = 60 * SECOND
+
+
+@pytest.fixture
+def lines(redis_url: str) -> Any:
+    limits = {"api": "1/s burst 10", "idle": "1/s", "tried": ["9/s", "1/h shadow"]}
+    found = Protocol(redis_url, limits)
+    yield found
+    found.close()
+
+
+def record(lines: Protocol) -> None:
+    lines.limiter.run_plan(record_totals(lines.limiter.observer))
+
+
+def periods(lines: Protocol, seconds: float, parts: int, name: str = "api") -> list[Totals]:
+    plan = read_periods(lines.limiter.observer, name, seconds, parts)
+    return [period.totals for period in lines.limiter.run_plan(plan)]
+
+
+def take(lines: Protocol, units: int) -> None:
+    for _ in range(units):
+        assert lines.limiter["api"].try_acquire()
+
+
+def let_twenty_wait(lines: Protocol) -> None:
+    """Use up the limit, record 20 tasks that wait, and claim each in 20 seconds."""
+    take(lines, 10)
+    for number in range(20):
+        lines.park(f"t{number}", ["api"])
+    record(lines)
+    for _ in range(20):
+        lines.now += SECOND
+        lines.claim()
+
+
+def test_units_by_ten_seconds(lines: Protocol) -> None:
+    for units in (1, 2, 0, 3):
+        record(lines)
+        take(lines, units)
+        lines.now += 10 * SECOND
+    assert [totals.granted for totals in periods(lines, 40, 4)] == [1, 2, 0, 3]
+    assert sum(totals.granted for totals in periods(lines, 40, 7)) == 6
+
+
+def test_a_time_in_which_nothing_was_counted_has_no_records(lines: Protocol) -> None:
+    take(lines, 1)
+    for _ in range(60):
+        record(lines)
+        lines.now += 10 * SECOND
+    take(lines, 5)
+    record(lines)
+    assert lines.client.llen(lines.keys.records("api", "recent")) <= 4
+    found = [totals.granted for totals in periods(lines, 600, 60)]
+    assert (sum(found), found[-1]) == (5, 5)
+
+
+def test_records_of_several_workers(lines: Protocol) -> None:
+    """Ten of them record every second, in whatever order: the records are ten seconds apart."""
+    for _ in range(200):
+        for _ in range(10):
+            record(lines)
+        take(lines, 1)
+        lines.now += SECOND
+    assert lines.client.llen(lines.keys.records("api", "recent")) <= 2 + 200 // 9
+    assert sum(totals.granted for totals in periods(lines, 200, 20)) == 200
+
+
+def test_a_week(lines: Protocol) -> None:
+    for _ in range(7 * 24 * 6 + 30):
+        record(lines)
+        take(lines, 1)
+        lines.now += 10 * MINUTE
+    length = lines.client.llen(lines.keys.records("api", "week"))
+    assert 7 * 24 * 6 <= length <= 1010
+    days = [totals.granted for totals in periods(lines, 7 * 86_400, 7)]
+    assert days == [144] * 7
+
+
+def test_the_most_waiting_tasks_are_the_same_in_any_time(lines: Protocol) -> None:
+    """A report of a day shows the peak that the last 15 minutes show, though it has passed."""
+    for _ in range(70):
+        record(lines)
+        take(lines, 1)
+        lines.now += 10 * SECOND
+    let_twenty_wait(lines)
+    for _ in range(5):
+        record(lines)
+        lines.now += 10 * SECOND
+    for seconds, parts in ((900, 30), (86_400, 96), (604_800, 96)):
+        found = lines.limiter.run_plan(read_periods(lines.limiter.observer, "api", seconds, parts))
+        assert max(period.most_waiting for period in found) == 20
+        assert found[-1].waiting == 0
+    assert sum(one.granted for one in periods(lines, 86_400, 96)) == 70 + 10 + 20
+
+
+def test_totals_that_began_anew(lines: Protocol) -> None:
+    record(lines)
+    take(lines, 3)
+    lines.now += 10 * SECOND
+    record(lines)
+    lines.client.delete(lines.keys.totals("api"))
+    take(lines, 2)
+    lines.now += 10 * SECOND
+    assert sum(totals.granted for totals in periods(lines, 20, 2)) == 5
+
+
+def test_nothing_is_recorded_of_a_limit_that_nobody_uses(lines: Protocol) -> None:
+    record(lines)
+    take(lines, 1)
+    lines.now += 10 * SECOND
+    record(lines)
+    assert not lines.client.exists(lines.keys.records("idle", "recent"))
+    assert periods(lines, 60, 1, "idle") == [read_totals({})]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 604_801])
+def test_times_that_are_not_recorded(lines: Protocol, seconds: float) -> None:
+    with pytest.raises(LimitValueError, match="from one second to seven days"):
+        lines.limiter["api"].report(seconds)
+
+
+def test_reports(lines: Protocol) -> None:
+    api = lines.limiter["api"]
+    assert api.report(600).verdict == "unknown"
+    for _ in range(60):
+        record(lines)
+        take(lines, 1)
+        lines.now += 10 * SECOND
+    report = api.report(600)
+    assert (report.verdict, report.at_limit, report.totals.granted) == ("idle", 0, 60)
+    assert report.use == pytest.approx(60 / 610)
+    for _ in range(60):
+        record(lines)
+        take(lines, 10)
+        assert not api.try_acquire()
+        lines.now += 10 * SECOND
+    report = api.report(600)
+    assert (report.verdict, report.at_limit) == ("too strict", 1)
+    assert report.use == pytest.approx(600 / 610)
+    assert "100% of the time" in report.advice
+    for _ in range(10):
+        api.learn(Feedback(refused=True, stop=0))
+    report = api.report(600)
+    assert report.verdict == "too loose"
+    assert "refused 10 requests" in report.advice
+
+
+def test_the_report_of_a_shadow_limit(lines: Protocol) -> None:
+    for _ in range(6):
+        record(lines)
+        assert lines.limiter["tried"].try_acquire()
+        lines.now += 10 * SECOND
+    report = lines.limiter["tried"].report(60)
+    assert report.totals.shadow_refused == 5
+    assert "The shadow limit would have refused 5 requests" in report.advice
+    assert report.use == pytest.approx(6 / (1 + 9 * 60))
+
+
+def test_waits(lines: Protocol) -> None:
+    let_twenty_wait(lines)
+    report = lines.limiter["api"].report(60)
+    assert report.totals.claimed == 20
+    assert report.totals.granted == 30
+    assert 150 < report.totals.waited < 270
+    assert report.median_wait is not None
+    assert 6.4 < report.median_wait <= 12.8
+    assert report.long_wait is not None
+    assert 12.8 < report.long_wait <= 25.6

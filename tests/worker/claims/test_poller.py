@@ -1,0 +1,314 @@
+"""When a worker polls for tasks, and what one claim call claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+
+from celery_throttle import StoreUnavailableError, Throttle
+from celery_throttle.worker.claim import Claims
+from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
+from celery_throttle.worker.claims.poller import Poller, Scheduler
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.hooks.prefork import PreforkPool
+from celery_throttle.worker.hooks.timers import ThreadTimers
+from celery_throttle.worker.slots import ReportQueue
+from celery_throttle.worker.tuning import (
+    BOOKING_HORIZON_SECONDS,
+    CLAIM_BATCH_SIZE,
+    CLAIM_RETRY_SECONDS,
+    SOON_FREE_SECONDS,
+)
+from tests.protocol import Protocol
+
+
+class Timer:
+    """A worker's timers, which make the next call when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[..., Any], tuple[Any, ...]]] = []
+
+    def call_after(self, seconds: float, call: Callable[..., Any], args: Any = ()) -> Any:
+        self.calls.append((seconds, call, args))
+        return self.calls[-1]
+
+    def cancel(self, entry: Any) -> None:
+        if entry in self.calls:
+            self.calls.remove(entry)
+
+    def run(self, times: int = 3) -> None:
+        for _ in range(times):
+            if self.calls:
+                first = min(self.calls, key=lambda entry: entry[0])
+                self.calls.remove(first)
+                first[1](*first[2])
+
+
+class OneProcess:
+    """The scheduler of a prefork worker with one process; its claim calls are counted."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+        pool = SimpleNamespace(_putlock=None, _processes=1, _cache={}, _all_inqueues=[1])
+        self._pool = pool
+        self._semaphore = LaxBoundedSemaphore(1)
+        self.timer = Timer()
+        hub = SimpleNamespace(call_soon=lambda call, *args: call(*args))
+        wrapper = SimpleNamespace(_pool=pool, maintain_pool=lambda: None)
+        self._controller = SimpleNamespace(hub=hub, pool=wrapper, semaphore=self._semaphore)
+        self.recent_starts = 0
+        self._consumer = SimpleNamespace(hub=hub, controller=self._controller)
+        timers: Any = self.timer
+        self.backoff = Backoff(timers)
+
+    def _claim(self, capacity: Callable[[], Capacity]) -> ClaimReply:
+        self.polls += capacity().free > 0
+        return ClaimReply(0.001)
+
+    def connect(self) -> None:
+        nothing: Any = SimpleNamespace(
+            claim=self._claim,
+            replied_at=0.0,
+            unstarted=list,
+            recent_starts=lambda: self.recent_starts,
+            releases=(),
+            settled=(),
+            withdraw=list,
+            is_on=False,
+            ended=0.0,
+        )
+        nothing.claims = nothing.slots = nothing
+        nothing.backoff = self.backoff
+        pool = PreforkPool(self._controller)
+        self._semaphore.value = 1 - len(self._pool._cache)
+        timers: Any = self.timer
+        self.scheduler = Scheduler(self._consumer, timers, pool, [nothing])
+        self.poller = Poller(
+            self.scheduler,
+            self._consumer,
+            timers,
+            call=nothing,
+            revoked=nothing,
+            dispatcher=nothing,
+            outage=nothing,
+        )
+        self.poller.poll_in(0)
+        self.timer.run()
+
+    def lose_the_broker(self) -> None:
+        self._semaphore.clear()  # as Celery's consumer does
+        self.scheduler.stop()
+        self.poller.stop()
+        self.backoff.clear()
+
+    def begin(self) -> None:
+        self._semaphore.acquire(lambda: None)
+        self._pool._cache[1] = SimpleNamespace(_worker_lost=None)
+        self.poller.poll_in(0)
+        self.timer.run()
+
+    def end(self) -> int:
+        """End the task; return the number of polls that follow."""
+        before = self.polls
+        self._pool._cache.clear()
+        self._semaphore.release()
+        self.timer.run()
+        return self.polls - before
+
+
+def test_a_busy_worker_polls_again_after_it_lost_the_broker() -> None:
+    """It was in the queue for a process, which Celery empties then."""
+    worker = OneProcess()
+    worker.connect()
+    worker.begin()
+    assert worker.end()
+    worker.begin()
+    worker.lose_the_broker()
+    worker.connect()
+    assert worker.end()
+    worker.begin()
+    assert worker.end()
+
+
+def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
+    app = Celery("asks", broker="memory://", set_as_current=False)
+    throttle = Throttle(app, {"api": "1/h burst 1000"}, url=lines.store.url)
+    claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
+    slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
+    consumed: Any = SimpleNamespace(keys=lambda: [lines.keys.queue(name) for name in queues])
+    call = ClaimCall(throttle, claims, slots, consumed, Backoff(ThreadTimers()))
+    return call, claims
+
+
+def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
+    """After hours of an outage there would be too many for one call."""
+    call, claims = make_call(lines, "q")
+    breaker = call.throttle.store.breaker
+    breaker.watcher = lambda _: None
+    breaker.trip(StoreUnavailableError("it is out"))
+    for _ in range(60):
+        assert call.claim(lambda: Capacity(100)) is None
+    assert claims._to_requeue == []
+
+
+def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
+    for number in range(250):
+        lines.park(str(number), ["api"], may_run=False)
+    _, claims = make_call(lines, "q")
+    assert len(lines.claim("w", room=250)) == 250
+    sizes: list[int] = []
+    requeue = claims._run_requeue
+
+    def counted(worker: str, which: str, limit: int, tokens: Any) -> int:
+        sizes.append(len(tokens))
+        return requeue(worker, which, limit, tokens)
+
+    claims._run_requeue = counted  # type: ignore[method-assign]  # counts, and goes on
+    claims.requeue_uncertain(range(1, 251))
+    claims.requeue_pending()
+    assert sizes == [100, 100, 50]
+    assert len(lines.waiting()) == 250
+    lines.check()
+
+
+def test_a_claim_that_cannot_be_requeued_stops_nothing_else(lines: Protocol) -> None:
+    for number in range(3):
+        lines.park(str(number), ["api"], may_run=False)
+    call, claims = make_call(lines, "q")
+    reply = call.claim(lambda: Capacity(2))
+    assert reply
+    damaged, other = (task.claim for task in reply.tasks)
+    stored, workers = lines.keys.claims("w"), lines.keys.workers
+    lines.client.hset(stored, damaged.token, "no claim")
+    lease = lines.client.zscore(workers, "w")
+    damaged.requeue()
+    assert other.start()
+    claims.settle(other)
+    reply = call.claim(lambda: Capacity(1))
+    assert reply
+    (task,) = reply.tasks
+    assert {*map(int, lines.client.hkeys(stored))} == {damaged.token, task.claim.token}
+    assert lines.client.zscore(workers, "w") > lease
+    lines.client.delete(stored, workers)
+
+
+def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
+    """Or each call that fails could claim more tasks that cannot be requeued."""
+    for number in range(3):
+        lines.park(str(number), ["api"], may_run=False)
+    call, claims = make_call(lines, "q")
+    stored = lines.keys.claims("w")
+    lines.client.hset(stored, 1, "no claim")  # of a call that has failed in the middle
+    claims.requeue_uncertain(range(1, 2))
+    lines.client.set(lines.keys.unacknowledged, "of another type")
+    call.take_acknowledged = lambda: ["one"]
+    assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
+    lines.client.delete(lines.keys.unacknowledged)
+    for _ in range(3):
+        assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
+    assert len(lines.waiting()) == 3
+    assert len(claims._to_requeue) == 2
+    lines.client.hdel(stored, 1)
+    reply = call.claim(lambda: Capacity(1))
+    assert reply
+    assert len(reply.tasks) == 1
+
+
+def test_each_queue_is_served(lines: Protocol) -> None:
+    """Even if each queue has more due tasks than there are processes."""
+    for queue in "abc":
+        for number in range(4):
+            lines.park(f"{queue}{number}", ["api"], queue=queue, may_run=False)
+    call, _ = make_call(lines, *"abc")
+    replies = [call.claim(lambda: Capacity(1)) for _ in range(6)]
+    tasks = [task for reply in replies if reply for task in reply.tasks]
+    left = sorted(task_id[0] for task_id in lines.waiting())
+    assert len(tasks) == 6
+    assert left == sorted("aabbcc")
+
+
+def test_a_call_also_claims_for_processes_that_will_be_free_soon(lines: Protocol) -> None:
+    lines.limiter["api"].define("1000/s burst 1000")
+    for number in range(300):
+        lines.park(str(number), ["api"], may_run=False)
+    call, _ = make_call(lines, "q")
+    for free, soon, taken in ((0, 9, 0), (1, 0, 1), (1, 4, 5), (300, 9, CLAIM_BATCH_SIZE)):
+        reply = call.claim(lambda: Capacity(free, soon))  # noqa: B023  # called at once
+        assert reply
+        assert len(reply.tasks) == taken
+        assert not taken or reply.wait == 0  # more are due
+
+
+def test_processes_are_expected_to_be_free_soon_where_tasks_end_fast() -> None:
+    worker = OneProcess()
+    worker.connect()
+    worker.recent_starts = 40
+    expected = 40 * SOON_FREE_SECONDS / BOOKING_HORIZON_SECONDS
+    assert worker.poller._capacity() == Capacity(1, int(expected), contended=False)
+    worker._semaphore.acquire(lambda: None)
+    worker._semaphore.acquire(lambda: None)  # a task waits for a process, and gets the next one
+    assert worker.poller._capacity().soon_free == 0
+
+
+class Shard:
+    """Polls of a shard that claims one task each time."""
+
+    more_are_due = False
+
+    def __init__(self, name: str, polled: list[str], booked: list[str]) -> None:
+        self._name, self._polled, self._booked = name, polled, booked
+
+    def run(self) -> None:
+        self._polled.append(self._name)
+        self._booked.append(self._name)
+
+
+class TwoShards:
+    """The scheduler of two shards that share a pool."""
+
+    def __init__(self, processes: int) -> None:
+        self.timer = Timer()
+        self.polled: list[str] = []
+        self.booked: list[str] = []
+        self.queue: list[Callable[[], None]] = []
+        pool: Any = SimpleNamespace(count_free=lambda: processes, call_when_free=self.queue.append)
+        claims: Any = SimpleNamespace(unstarted=lambda: self.booked)
+        timers: Any = self.timer
+        self.scheduler = Scheduler(SimpleNamespace(), timers, pool, [claims])
+        self.first: Any = Shard("a", self.polled, self.booked)
+        self.second: Any = Shard("b", self.polled, self.booked)
+
+
+def test_one_process_is_not_given_to_the_claims_of_two_shards() -> None:
+    worker = TwoShards(processes=1)
+    for shard in (worker.first, worker.second):
+        worker.scheduler.poll_in(shard, 0)
+    worker.timer.run()
+    assert worker.polled == ["a"]
+    worker.booked.clear()  # its task has begun and ended
+    (on_process_free,) = worker.queue
+    on_process_free()
+    assert worker.polled == ["a", "b"]
+
+
+def test_the_most_overdue_shard_polls_first() -> None:
+    worker = TwoShards(processes=2)
+    worker.scheduler.poll_in(worker.second, 0)
+    worker.scheduler.poll_in(worker.first, 0)
+    worker.scheduler.poll_in(worker.second, 5)  # it is due already
+    worker.timer.run()
+    assert worker.polled == ["b", "a"]
+
+
+def test_a_shard_that_is_not_due_does_not_poll_with_another() -> None:
+    worker = TwoShards(processes=2)
+    worker.scheduler.poll_in(worker.first, 3600)
+    worker.scheduler.poll_in(worker.second, 0)
+    worker.timer.run(times=1)
+    assert worker.polled == ["b"]
+    ((seconds, *_),) = worker.timer.calls
+    assert 3500 < seconds <= 3600
