@@ -38,17 +38,19 @@ autodoc_type_aliases = {
     "Cost": "celery_throttle.limits.cost.Cost",
     "CostSpec": "celery_throttle.tasks.task_limits.CostSpec",
     "Costs": "celery_throttle.limits.requirement.Costs",
+    "GuardedLimits": "celery_throttle.clients.guard.GuardedLimits",
     "FanOut": "celery_throttle.bulk.fan_out.handle.FanOut",  # app.py imports it late
     "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
     "KeySpec": "celery_throttle.inbound.rules.KeySpec",
     "LimitHandles": "celery_throttle.limiter.handles.LimitHandles",
     "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
     "RefLike": "celery_throttle.limits.key.RefLike",
-    "Refused": "celery_throttle.clients.wrapped.Refused",
+    "ReadAnswer": "celery_throttle.clients.wrapped.ReadAnswer",
     "ReportProgress": "celery_throttle.bulk.removal.remove.ReportProgress",
     "RequestCost": "celery_throttle.inbound.rules.RequestCost",
     "Spec": "celery_throttle.tasks.settings.Spec",
-    "Units": "celery_throttle.clients.http.Units",
+    "Units": "celery_throttle.clients.profile.Units",
+    "Usage": "celery_throttle.clients.guard.Usage",
 }
 napoleon_use_rtype = False
 
@@ -56,7 +58,7 @@ napoleon_use_rtype = False
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(aiohttp|celery|click|collections|datetime|httpx|kombu|opentelemetry|pytest|redis|requests)\b.*",
+        r"(aiohttp|celery|click|collections|datetime|enum|httpx|httpx2|kombu|opentelemetry|pytest|redis|requests)\b.*",
     ),
     (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
     (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types

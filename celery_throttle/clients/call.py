@@ -62,7 +62,7 @@ class Exchange(ABC, Generic[R]):
         """Read the body of the response into memory, so that :meth:`body` has it."""
 
     def body(self, response: R) -> Any:
-        """Return the body that :meth:`load` has read; see :class:`.answer.Answer`."""
+        """Return the decoded body, once it is in memory; None if this client has none."""
 
     def close(self, response: R) -> Any:
         """Drop the response, which nobody will read."""
@@ -208,6 +208,10 @@ class GuardedCall(Generic[R]):
             headers = {} if self._answer is None else self._answer.headers
             self._body = WatchedBody(headers, self.guard.usage, self.exchange.is_decoded)
             if not self.exchange.watch(response, self):
+                content = self.exchange.body(response)
+                if content:
+                    self._body = WatchedBody(headers, self.guard.usage, is_decoded=True)
+                    self._body.feed(content)
                 yield from self.finish()
 
     def feed(self, piece: bytes) -> None:

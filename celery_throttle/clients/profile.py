@@ -47,6 +47,7 @@ class Sign:
         header: The answer has this header. Lower case.
         quantities: The quantities that refused the request. Empty: those of which nothing is left,
             or, if the answer does not say, all.
+        wait: Seconds until the API takes requests again, if the answer does not say.
     """
 
     meaning: Meaning
@@ -55,6 +56,7 @@ class Sign:
     text: str = ""
     header: str = ""
     quantities: Sequence[str] = ()
+    wait: float | None = None
 
     def matches(self, answer: Answer, codes: Sequence[str]) -> bool:
         """Return whether an answer has this sign.

@@ -75,6 +75,8 @@ def read(profile: Profile, answer: Answer, now: float) -> Reading:
     fields = Fields(answer, now)
     quotas = tuple(_find_quotas(profile, fields))
     wait = _find_wait(profile, fields) if tells_wait else None
+    if wait is None and sign is not None and not any(each.remaining == 0 for each in quotas):
+        wait = sign.wait
     refused: tuple[str, ...] = ()
     if meaning is Meaning.REFUSAL:
         spent = (each.quantity for each in quotas if each.remaining == 0)

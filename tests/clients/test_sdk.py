@@ -102,7 +102,7 @@ def test_an_estimate_is_reserved_while_a_call_lasts(openai_api: OpenAI, limiter:
 def test_a_stream_costs_what_it_has_used(openai_api: OpenAI, limiter: Limiter, most: int) -> None:
     client = make_openai(openai_api, of_openai(limiter))
     began, first = time.monotonic(), 0.0
-    options = {"stream": True, "stream_options": {"include_usage": True}}
+    options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     for _ in chat(client, 300, most, **options):
         first = first or time.monotonic() - began
     assert first < time.monotonic() - began - 0.1  # it was not held back
@@ -131,7 +131,7 @@ def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
         plain = openai.AsyncOpenAI(api_key="x", base_url=f"{openai_api.url}/v1")
         client = throttled(plain, of_openai(limiter))
         await asyncio.gather(*(chat(client, 100, 200) for _ in range(20)))
-        options = {"stream": True, "stream_options": {"include_usage": True}}
+        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
         async for _ in await chat(client, 300, **options):
             pass
         with pytest.raises(Throttled):

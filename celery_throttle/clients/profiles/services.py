@@ -64,7 +64,7 @@ GITHUB = Profile(
         Quantity(REQUESTS, "x-ratelimit-remaining", "x-ratelimit-limit", "x-ratelimit-reset"),
     ),
     signs=(
-        Sign(Meaning.REFUSAL, statuses=(403, 429), text="secondary rate limit"),
+        Sign(Meaning.REFUSAL, statuses=(403, 429), text="secondary rate limit", wait=60.0),
         Sign(Meaning.REFUSAL, statuses=(403, 429), text="rate limit exceeded"),
         Sign(Meaning.REFUSAL, statuses=(403, 429), header="retry-after"),
         Sign(Meaning.REFUSAL, statuses=(200,), codes=("RATE_LIMITED",)),
