@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.observe.status.fleet import find_stranded, note_ungated
-from celery_throttle.observe.status.records import record_totals
+from celery_throttle.observe.status.records import MIN_RECORD_SECONDS, record_totals
 from celery_throttle.observe.status.stored import begin_once, estimate_wait, read_all, read_changes
 from celery_throttle.observe.status_text import ungated_text
 from celery_throttle.observe.text import describe_change, describe_limit, describe_waiting
@@ -44,6 +44,7 @@ class StatusReport:
         self._logged_ungated: set[Ungated] = set()
         self._last_change: str | None = None
         self._next_report_at = 0.0
+        self._next_record_at = 0.0
 
     def begin(self) -> None:
         """Log the limits in force, where they come from, and their pauses."""
@@ -77,7 +78,9 @@ class StatusReport:
             newest_change: id of the newest change of a limit; empty: there is none.
         """
         try:
-            self._run_plan(record_totals(self._observer))  # the first worker in ten seconds does
+            if time.monotonic() >= self._next_record_at:
+                self._next_record_at = time.monotonic() + MIN_RECORD_SECONDS
+                self._run_plan(record_totals(self._observer))  # the first worker does
             if self._ungated:
                 ungated, self._ungated = self._ungated, set()
                 self._run_plan(note_ungated(self._observer, tuple(ungated)))
