@@ -56,6 +56,7 @@ napoleon_use_rtype = False
 
 # The sites of other projects are not read, so that a build needs no network.
 nitpick_ignore_regex = [
+    (r"py:class", r"date"),
     (
         r"py:.*",
         r"(aiohttp|celery|click|collections|datetime|enum|httpx|httpx2|kombu|opentelemetry|pytest|redis|requests)\b.*",

@@ -19,7 +19,7 @@ from celery_throttle import (
     wrap,
 )
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.profiles import OPENAI
 from celery_throttle.clients.requests import ThrottledAdapter
@@ -61,8 +61,8 @@ async def acreate(**call: Any) -> Any:
     return call
 
 
-def read_answer(_: Any) -> Answer | None:
-    return Answer(429, {"retry-after": "1.5"})
+def read_answer(_: Any) -> ApiAnswer | None:
+    return ApiAnswer(429, {"retry-after": "1.5"})
 
 
 openai = wrap(

@@ -16,7 +16,7 @@ from aiohttp import (
     StreamReader,
 )
 
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
@@ -92,8 +92,8 @@ class _AiohttpExchange(Exchange[ClientResponse]):
         except ValueError:
             return None
 
-    def answer(self, response: ClientResponse) -> Answer:
-        return Answer(response.status, response.headers)
+    def answer(self, response: ClientResponse) -> ApiAnswer:
+        return ApiAnswer(response.status, response.headers)
 
     def load(self, response: ClientResponse) -> Any:
         return response.read()

@@ -12,7 +12,7 @@ from typing import Any
 MAX_BODY_BYTES = 1_000_000
 
 
-class Answer:
+class ApiAnswer:
     """The answer to one request.
 
     Args:
@@ -37,9 +37,9 @@ class Answer:
         self.headers = dict(_fields(headers)) if headers else {}
         self._read_body = read_body
 
-    def with_body(self, read_body: Callable[[], Any]) -> Answer:
+    def with_body(self, read_body: Callable[[], Any]) -> ApiAnswer:
         """Return the same answer, with its body; see ``read_body``."""
-        answer = Answer(self.status, None, read_body)
+        answer = ApiAnswer(self.status, None, read_body)
         answer.headers = self.headers
         return answer
 
@@ -121,7 +121,7 @@ _STATUS_FIELDS = ("status_code", "http_status", "status", "code")
 _BODY_FIELDS = ("body", "json_body", "data", "details", "content")
 
 
-def of_error(error: BaseException) -> Answer:
+def of_error(error: BaseException) -> ApiAnswer:
     """Return the answer that an exception of an SDK stands for.
 
     It understands the exceptions of openai, anthropic, google-genai, google-api-core, botocore,
@@ -133,10 +133,10 @@ def of_error(error: BaseException) -> Answer:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and "ResponseMetadata" in response:  # botocore
         about = response["ResponseMetadata"]
-        return Answer(about.get("HTTPStatusCode"), about.get("HTTPHeaders"), lambda: response)
+        return ApiAnswer(about.get("HTTPStatusCode"), about.get("HTTPHeaders"), lambda: response)
     status = next(filter(None, (_status(one) for one in (error, response))), None)
     headers = next(filter(None, (_headers(one) for one in (response, error))), None)
-    return Answer(status, headers, lambda: _body(error, response))
+    return ApiAnswer(status, headers, lambda: _body(error, response))
 
 
 def _status(value: Any) -> int | None:

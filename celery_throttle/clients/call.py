@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.body import WatchedBody
 from celery_throttle.clients.guard import CountedLimits, Guard
 from celery_throttle.clients.profile import REQUESTS, Meaning
@@ -55,7 +55,7 @@ class Exchange(ABC, Generic[R]):
         return None
 
     @abstractmethod
-    def answer(self, response: R) -> Answer | None:
+    def answer(self, response: R) -> ApiAnswer | None:
         """Return the answer, without a body. None if the response says nothing about limits."""
 
     def load(self, response: R) -> Any:
@@ -124,7 +124,7 @@ class GuardedCall(Generic[R]):
         self._acquired: Acquisition | None = None
         self._slot: Slot | None = None
         self._began = 0.0
-        self._answer: Answer | None = None
+        self._answer: ApiAnswer | None = None
         self._body: WatchedBody | None = None  # while it passes
 
     def begin(self) -> Steps[None]:

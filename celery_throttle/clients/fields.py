@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from celery_throttle.clients import header_values
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.errors import shown
 
 #: Longer delays count as this many seconds: an API must not stop its callers for a day, or by
@@ -36,7 +36,7 @@ class Fields:
         answer: The answer.
     """
 
-    def __init__(self, answer: Answer, now: float) -> None:
+    def __init__(self, answer: ApiAnswer, now: float) -> None:
         self.answer = answer
         self._warnings: dict[str, str] = {}  # by what they are about, the first of each
         self._sent = self._date(now)

@@ -26,8 +26,9 @@ class ThrottledTransport(SyncGuardedTransport, httpx.BaseTransport):
             must allow a request. A slot (``10 at once``) is held until the body of the response has
             been read or closed.
         transport: The transport that sends the requests; default ``httpx.HTTPTransport()``.
-        profile: What the vendor documents, such as :data:`celery_throttle.clients.OPENAI`. Default:
-            the headers that many APIs share.
+        profile: What the vendor documents, such as
+            :data:`celery_throttle.clients.profiles.OPENAI`. Default: the headers that many APIs
+            share.
         cost: Units for each limit, or a dict of units by quantity, or a function of the
             ``httpx.Request`` that returns either. Default: one request, and the estimate of the
             profile.

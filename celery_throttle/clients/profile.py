@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.clients.header_values import parse_retry_after
 
 if TYPE_CHECKING:
-    from celery_throttle.clients.answer import Answer
+    from celery_throttle.clients.answer import ApiAnswer
     from celery_throttle.clients.fields import Fields
 
 #: The quantity of which each request costs one unit.
@@ -29,10 +29,10 @@ Units = Mapping[str, float]
 class Meaning(Enum):
     """What an answer says about the limits of its API."""
 
-    ACCEPTED = "accepted"  #: the API took the request, whatever came of it
-    REFUSAL = "refusal"  #: a limit of the API refused the request
-    OVERLOAD = "overload"  #: the API has too little capacity now; its limits are unchanged
-    FAILURE = "failure"  #: the request failed for a reason that says nothing about rates
+    ACCEPTED = "accepted"  #: The API took the request, whatever came of it.
+    REFUSAL = "refusal"  #: A limit of the API refused the request.
+    OVERLOAD = "overload"  #: The API has too little capacity now; its limits are unchanged.
+    FAILURE = "failure"  #: The request failed for a reason that says nothing about rates.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Sign:
     quantities: Sequence[str] = ()
     wait: float | None = None
 
-    def matches(self, answer: Answer, codes: Sequence[str]) -> bool:
+    def matches(self, answer: ApiAnswer, codes: Sequence[str]) -> bool:
         """Return whether an answer has this sign.
 
         Args:
@@ -76,8 +76,8 @@ class Sign:
 class Reset(Enum):
     """What the time in a reset header means."""
 
-    WINDOW = "window"  #: all units are available then, and none before
-    FULL = "full"  #: all units are available then, and some before: they come back one by one
+    WINDOW = "window"  #: All units are available then, and none before.
+    FULL = "full"  #: All units are available then. They come back one by one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Profile:
     estimate: Callable[[Mapping[str, Any]], Units] = no_units
     usage: Callable[[Mapping[str, Any]], Units] = no_units
 
-    def tells_quotas(self, answer: Answer) -> bool:
+    def tells_quotas(self, answer: ApiAnswer) -> bool:
         """Return whether an answer may tell the state of a quantity.
 
         Args:
@@ -188,7 +188,7 @@ class Profile:
         names = (name for each in self.quantities for name in (each.remaining, each.limit))
         return any(name in headers for name in (*self.quota_headers, *names))
 
-    def reads_accepted(self, answer: Answer) -> bool:
+    def reads_accepted(self, answer: ApiAnswer) -> bool:
         """Return whether an answer without an error status may say something in its body.
 
         Args:

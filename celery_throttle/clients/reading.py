@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.fields import Fields
 from celery_throttle.clients.header_values import parse_limit, parse_reset, parse_units
 from celery_throttle.clients.profile import Meaning, Profile, Quota, Reset, Sign
@@ -53,7 +53,7 @@ class Reading:
         return quota.reset_after if quota is not None and is_spent else None
 
 
-def read(profile: Profile, answer: Answer, now: float) -> Reading:
+def read(profile: Profile, answer: ApiAnswer, now: float) -> Reading:
     """Read an answer. Malformed parts never raise an error.
 
     Args:
@@ -84,7 +84,7 @@ def read(profile: Profile, answer: Answer, now: float) -> Reading:
     return Reading(meaning, wait, quotas, refused, fields.warnings)
 
 
-def _find_sign(profile: Profile, answer: Answer) -> Sign | None:
+def _find_sign(profile: Profile, answer: ApiAnswer) -> Sign | None:
     """Return the first sign of an answer."""
     codes: list[str] | None = None
     for sign in profile.signs:
@@ -95,7 +95,7 @@ def _find_sign(profile: Profile, answer: Answer) -> Sign | None:
     return None
 
 
-def _plain_meaning(answer: Answer) -> Meaning:
+def _plain_meaning(answer: ApiAnswer) -> Meaning:
     failed = answer.status is None or answer.is_error
     return Meaning.FAILURE if failed else Meaning.ACCEPTED
 

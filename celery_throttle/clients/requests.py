@@ -10,7 +10,7 @@ from typing import Any
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
@@ -106,8 +106,8 @@ class _RequestsExchange(Exchange[requests.Response]):
         except (TypeError, ValueError):
             return None
 
-    def answer(self, response: requests.Response) -> Answer:
-        return Answer(response.status_code, response.headers)
+    def answer(self, response: requests.Response) -> ApiAnswer:
+        return ApiAnswer(response.status_code, response.headers)
 
     def load(self, response: requests.Response) -> None:
         _ = response.content  # reads it

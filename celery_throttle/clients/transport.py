@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.body import ENCODINGS
 from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
@@ -87,8 +87,8 @@ class _HttpxExchange(Exchange[Any]):
             return None
         return content
 
-    def answer(self, response: Any) -> Answer:
-        return Answer(response.status_code, response.headers)
+    def answer(self, response: Any) -> ApiAnswer:
+        return ApiAnswer(response.status_code, response.headers)
 
     def load(self, response: Any) -> Any:
         response.read()
@@ -198,7 +198,7 @@ class AsyncGuardedTransport(GuardedTransport):
     """The transports of asyncio's clients."""
 
     async def handle_async_request(self, request: Any) -> Any:
-        """The asyncio twin of :meth:`SyncGuardedTransport.handle_request`.
+        """The asyncio twin of ``handle_request()``.
 
         Args:
             request: The request.

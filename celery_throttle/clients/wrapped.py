@@ -8,7 +8,7 @@ from functools import partial, wraps
 from inspect import isawaitable, iscoroutinefunction, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from celery_throttle.clients.answer import Answer, of_error
+from celery_throttle.clients.answer import ApiAnswer, of_error
 from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Returns the answer that a result, or an exception, stands for; None if it says nothing.
-ReadAnswer = Callable[[Any], Answer | None]
+ReadAnswer = Callable[[Any], ApiAnswer | None]
 
 
 def wrap(
@@ -40,9 +40,9 @@ def wrap(
 ) -> F:
     """Return a function that acquires one or more limits before each call of another function.
 
-    Use it for an SDK that :func:`~celery_throttle.throttled` does not know. A call raises
-    :class:`~celery_throttle.Throttled` if the limits do not allow it in time. In a task that a
-    worker runs, the error makes the task join its line.
+    Use it for an SDK that :func:`~celery_throttle.clients.sdk.throttled` does not know. A call
+    raises :class:`~celery_throttle.Throttled` if the limits do not allow it in time. In a task that
+    a worker runs, the error makes the task join its line.
 
     Args:
         limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a
@@ -58,7 +58,7 @@ def wrap(
             returns ``{}`` for those that do not tell the cost.
         max_wait: The most seconds that a call waits for the limits; default 0.
         answer: A function of the result, or of the exception, that returns the
-            :class:`~celery_throttle.clients.answer.Answer` that it stands for, or None. Default:
+            :class:`~celery_throttle.clients.answer.ApiAnswer` that it stands for, or None. Default:
             the status, the headers and the body of an exception are read where SDKs keep them.
         retry_refused: How many times to call the function again after a refusal, with the same
             arguments. Each further call waits until the limits go on, and takes units again. In a
@@ -108,7 +108,7 @@ def _innermost(function: Any) -> Any:
     return unwrap(getattr(function, "__func__", function))
 
 
-def _answer_of(outcome: Any) -> Answer | None:
+def _answer_of(outcome: Any) -> ApiAnswer | None:
     return of_error(outcome) if isinstance(outcome, Exception) else None
 
 
@@ -155,11 +155,11 @@ class _FunctionExchange(Exchange[_Outcome]):
         except Exception as error:  # noqa: BLE001  # likewise
             return _Outcome(None, error)
 
-    def answer(self, response: _Outcome) -> Answer | None:
+    def answer(self, response: _Outcome) -> ApiAnswer | None:
         outcome = response.value if response.error is None else response.error
         found = self._read(outcome)
         if found is None and response.error is not None:
-            return Answer(None)  # it failed, and says no more
+            return ApiAnswer(None)  # it failed, and says no more
         return found
 
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:

@@ -39,7 +39,8 @@ class Limiter(LimiterCore):
     names, or handles such as ``limiter["mail", 42]``; 1 to 1,000, each once. A cost (``cost``,
     ``most``) is taken from each limit. ``cost`` may also be a mapping of limit names to units; for
     a limit that it does not contain, the cost is 1. All else (``max_wait``, ``lease``, the result,
-    the errors) is as for the method of the same name of :class:`LimitHandle`.
+    the errors) is as for the method of the same name of
+    :class:`~celery_throttle.limiter.handle.LimitHandle`.
 
     A limiter connects to the server when it is first used. Its methods raise
     :class:`UnknownLimitError` if a limit is not defined, and :class:`StoreUnavailableError` if the

@@ -479,8 +479,8 @@ def test_a_refusal_told_by_a_function(limiter: Limiter) -> None:
     def call() -> None:
         raise OSError(700)
 
-    def answer(outcome: Any) -> clients.Answer:
-        return clients.Answer(429, {"retry-after": str(outcome.args[0])})
+    def answer(outcome: Any) -> clients.ApiAnswer:
+        return clients.ApiAnswer(429, {"retry-after": str(outcome.args[0])})
 
     with pytest.raises(OSError, match="700"):
         wrap(limiter["tokens"], call, answer=answer)()

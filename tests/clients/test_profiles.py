@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.clients import profiles
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.profile import Meaning, Profile, Quota, Reset
 from celery_throttle.clients.profiles.aws import AWS
 from celery_throttle.clients.profiles.generic import GENERIC
@@ -60,7 +60,7 @@ def reading(
     profile: Profile, status: int, headers: Mapping[str, str] | None = None, body: Any = None
 ) -> Reading:
     """Read an answer in which nothing is odd."""
-    found = read(profile, Answer(status, headers, lambda: json.dumps(body)), NOW)
+    found = read(profile, ApiAnswer(status, headers, lambda: json.dumps(body)), NOW)
     assert found.warnings == ()
     return found
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_throttle.clients import reading
-from celery_throttle.clients.answer import Answer
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.fields import MAX_DELAY_SECONDS, MAX_HEADER_CHARACTERS
 from celery_throttle.clients.profile import Meaning
 from celery_throttle.clients.profiles.generic import GENERIC
@@ -33,7 +33,7 @@ class Left(NamedTuple):
 
 
 def read(status: int, headers: Mapping[str, str], now: float) -> Reading:
-    return reading.read(GENERIC, Answer(status, headers), now)
+    return reading.read(GENERIC, ApiAnswer(status, headers), now)
 
 
 def left(found: Reading) -> tuple[Left, ...]:
