@@ -21,7 +21,7 @@ from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.requirement import Requirement, has_slots
+from celery_throttle.limits.requirement import CallFunction, Requirement, has_slots
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 LimitsByQuantity = LimitHandles | Mapping[str, LimitHandles]
 
 #: The limits of a client's calls, or a function of the request that returns them.
-GuardedLimits = LimitsByQuantity | Callable[..., LimitsByQuantity]
+GuardedLimits = LimitsByQuantity | CallFunction
 
 #: Units for each limit, or a mapping of units by quantity, or a function that returns either.
-CallCost = Cost | Units | Callable[..., Cost | Units]
+CallCost = Cost | Units | CallFunction
 
 #: A function that returns units, in the forms of a cost, from what an answer holds.
 Usage = Callable[[Any], Cost | Units]
