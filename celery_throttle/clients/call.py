@@ -119,13 +119,12 @@ class GuardedCall(Generic[R]):
     def __post_init__(self) -> None:
         self._limiter = self.limits.limiter
         self._pause: float | None = None
-        #: What was acquired, and the same until the call has ended.
-        self._taken: Acquisition | None = None
         self._acquired: Acquisition | None = None
         self._slot: Slot | None = None
         self._began = 0.0
         self._answer: ApiAnswer | None = None
         self._body: WatchedBody | None = None  # while it passes
+        self._reads_body = False  # whether it tells something
 
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
@@ -143,7 +142,6 @@ class GuardedCall(Generic[R]):
         except StoreUnavailableError:
             if not self.limits.fails_open:
                 raise
-        self._taken = self._acquired
         self._began = time.monotonic()
 
     def send(self) -> Steps[tuple[R, Reading | None]]:
@@ -205,18 +203,23 @@ class GuardedCall(Generic[R]):
         elif reading.meaning is not Meaning.ACCEPTED:
             yield from self._end(self.limits.kept((REQUESTS,)))
         else:
-            headers = {} if self._answer is None else self._answer.headers
-            self._body = WatchedBody(headers, self.guard.usage, self.exchange.is_decoded)
+            answer, guard = self._answer, self.guard
+            headers = {} if answer is None else answer.headers
+            # Most answers are not read: their bodies would be kept and parsed for nothing.
+            self._reads_body = self.limits.has_estimates or (
+                answer is not None and guard.profile.reads_accepted(answer)
+            )
+            self._body = WatchedBody(headers, guard.usage, self.exchange.is_decoded)
             if not self.exchange.watch(response, self):
-                content = self.exchange.body(response)
+                content = self.exchange.body(response) if self._reads_body else None
                 if content:
-                    self._body = WatchedBody(headers, self.guard.usage, is_decoded=True)
+                    self._body = WatchedBody(headers, guard.usage, is_decoded=True)
                     self._body.feed(content)
                 yield from self.finish()
 
     def feed(self, piece: bytes) -> None:
         """A piece of the body passes to its reader."""
-        if self._body is not None:
+        if self._body is not None and self._reads_body:
             self._body.feed(piece)
 
     def read(self, document: Any) -> None:
@@ -254,7 +257,7 @@ class GuardedCall(Generic[R]):
         pause = self._pause
         if pause is None:
             pause = DEFAULT_STOP_SECONDS if refusal.wait is None else refusal.wait
-        if not self._limiter.may_resend(self.requirement, self._taken, pause, self.retries):
+        if not self._limiter.may_resend(self.requirement, self._acquired, pause, self.retries):
             return None
         # Limits that did not learn of the refusal do not delay the call themselves.
         delay = pause if self._pause is None else 0.0
@@ -268,7 +271,7 @@ class GuardedCall(Generic[R]):
 
     def _end(self, actual: dict[str, Any] | None) -> Steps[None]:
         """Settle the estimate, if the ``actual`` cost is known, and release the slot."""
-        acquired, self._acquired = self._acquired, None
+        acquired = self._acquired
         if actual is not None and self.limits.has_estimates and acquired is not None:
             try:
                 yield from self._limiter.plan_steps(self._limiter.plans.settle(acquired, actual))

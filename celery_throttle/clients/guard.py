@@ -99,20 +99,16 @@ class Guard:
         self._limits = limits
         self._paused_until = 0.0
         self._warned_at = -WARNING_INTERVAL_SECONDS
-        self._counted = None if _is_function(limits) else counted_limits(limits)
-        if self._counted is not None and cost is not None and not callable(cost):
-            self._only.require(cost)
+        is_function = callable(limits) and not isinstance(limits, LimitHandle)
+        self._fixed = None if is_function else CountedLimits(self, counted_limits(limits))
+        if self._fixed is not None and cost is not None and not callable(cost):
+            self._fixed.require(cost)
 
     def limits_of(self, *args: Any, **kwargs: Any) -> CountedLimits:
         """Return the limits of a call; the arguments are passed to the function of the limits."""
-        if self._counted is not None:
-            return self._only
+        if self._fixed is not None:
+            return self._fixed
         return CountedLimits(self, counted_limits(self._limits(*args, **kwargs)))  # type: ignore[operator]  # checked
-
-    @cached_property
-    def _only(self) -> CountedLimits:
-        assert self._counted is not None  # noqa: S101  # see limits_of
-        return CountedLimits(self, self._counted)
 
     def cost_of(self, request: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
         """Return the cost of a call, in the forms of ``cost``.
@@ -255,16 +251,10 @@ class CountedLimits:
         return known and all(limit.outage == "open" for limit in self._definitions)
 
 
-def _is_function(limits: Any) -> bool:
-    return callable(limits) and not isinstance(limits, LimitHandle)
-
-
 def counted_limits(limits: Any) -> list[Counted]:
     """Return limits with their quantities; LimitValueError unless all are of one limiter."""
     groups = limits if isinstance(limits, Mapping) else {REQUESTS: limits}
     found = []
-    if not groups:
-        check_handles([])
     for quantity, handles in groups.items():
         if not isinstance(quantity, str) or not quantity:
             raise LimitValueError(
