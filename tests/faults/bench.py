@@ -120,8 +120,9 @@ class Bench:
         stats: dict[str, Any] = replies[worker.hostname]["throttle"]
         return stats
 
-    def until_each_knows_all(self) -> None:
-        count = len(self.workers)
+    def until_each_knows_all(self, count: int | None = None) -> None:
+        """Until each worker has heard how many there are: those of this bench, unless given."""
+        count = count or len(self.workers)
         self.until(
             lambda: all(self.stats(worker)["workers"] == count for worker in self.workers),
             f"each of {count} workers knows all of them",

@@ -96,6 +96,8 @@ def test_rabbitmq_has_the_tasks_while_the_limits_are_lost(
         workers = [bench.start_worker() for bench in benches]
         for worker in workers:
             worker.wait_until_ready()
+        for bench in benches:
+            bench.until_each_knows_all(len(workers))
         tasks = range(100 * len(benches))
         durable.stop()
         began = time.time()
