@@ -124,6 +124,11 @@ class LimiterCore:
         self.run_plan(self.plans.renew([(ref, holder) for ref in refs], lease))
 
     @cached_property
+    def unsettled_names(self) -> set[str]:
+        """The names of limits of which a reservation was not settled, and a warning logged."""
+        return set()
+
+    @cached_property
     def _requirements(self) -> dict[tuple[Any, ...], Requirement]:
         return {}
 
