@@ -40,6 +40,7 @@ NAMES = (
     "forecasts",
     "clients",
     "tokens",
+    "tenants",
     "speed",
     "algorithms",
 )

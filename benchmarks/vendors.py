@@ -114,10 +114,12 @@ def count(vendor: Vendor) -> Counts:
     return Counts(max(shares), statuses, seconds)
 
 
-def definitions(sdk: str, speed: float) -> dict[str, str]:
+def definitions(sdk: str, speed: float, *, is_unknown: bool = False) -> dict[str, str]:
     """Return the limits of a vendor, as we define them, by their quantity."""
     _, limits = _KINDS[sdk]
-    return {
-        name.replace("-", "_"): f"{int(limit * speed)}/m burst {int(limit * BURST_SECONDS / 60)}"
-        for name, limit in limits.items()
-    }
+    found = {}
+    for name, limit in limits.items():
+        rate, burst = int(limit * speed), int(limit * BURST_SECONDS / 60)
+        text = f"adaptive {rate // 10}..{rate * 10}/m" if is_unknown else f"{rate}/m"
+        found[name.replace("-", "_")] = f"{text} burst {burst}"
+    return found

@@ -1,7 +1,8 @@
-"""Calls of language models in tasks, by the vendors' SDKs, in the ways of ``benchmarks.tokens``."""
+"""Calls of language models in tasks, by the vendors' SDKs, for ``tokens`` and ``tenants``."""
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -80,6 +81,22 @@ def _errors(task: Any, tokens: int) -> None:
         raise task.retry(exc=error, countdown=random.uniform(*RETRY_SECONDS)) from error
 
 
+@cache
+def _tenants_client() -> Any:
+    def limits_of(request: Any) -> Any:
+        tenant = json.loads(request.content)["user"]
+        return [throttle["api"], throttle["tenant", tenant]]
+
+    return throttled(sdk_client(0), limits_of, retry_refused=20)
+
+
+def _of_tenant(_task: Any, tenant: int) -> None:
+    messages: Any = [{"role": "user", "content": "10 tokens"}]
+    _tenants_client().chat.completions.create(
+        model="m", messages=messages, max_tokens=20, user=str(tenant)
+    )
+
+
 def _sdk(_task: Any, tokens: int) -> None:
     send(sdk_client(), tokens)
 
@@ -138,6 +155,7 @@ _WAYS: dict[str, Callable[[Any, int], None]] = {
     "ours": _ours,
     "streams": _stream,
     "errors": _errors,
+    "tenants": _of_tenant,
     "sdk": _sdk,
     "token-throttle": _by_token_throttle,
     "limits": _by_limits,
