@@ -27,7 +27,7 @@ from celery_throttle.limits.key import (
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
-from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.acquire import Acquisition, Holder, Taken
 from celery_throttle.operations.plan import Clock, Plan, Sleep
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
@@ -55,7 +55,7 @@ class TaskRun(Protocol):
     def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
         """Use units that the run has, and take the rest, or return the refusal."""
 
-    def give_back(self, items: Sequence[tuple[str, str | None, int]]) -> None:
+    def give_back(self, items: Sequence[Taken]) -> None:
         """Take back slots that the run had."""
 
     def resend(
