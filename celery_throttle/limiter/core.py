@@ -185,6 +185,11 @@ class LimiterCore:
         """:meth:`try_take` for asyncio."""
         return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
 
+    def take_step(self, requirement: Requirement, max_wait: float) -> Step:
+        """Return the step that takes units; its acquisition may be a refusal to be checked."""
+        parts = requirement, max_wait, self.acquire_plan
+        return Step(partial(self._take, *parts), partial(self._atake, *parts))
+
     def _take(
         self,
         requirement: Requirement,
