@@ -245,7 +245,10 @@ class Run:
             return False
         ref, endless = requirement.refs[0], stop == inf
         error = Throttled(ref.name, ref.key, None if endless else stop, stop if endless else 0.0)
-        raise self._step_out(error, [*items_of(requirement), (REFUSALS, label, 1)])
+        requested = [*items_of(requirement), (REFUSALS, label, 1)]
+        if taken is not None and (taken.marks or any(item.marks for item in taken.task_items)):
+            requested.append((SETTLES, None, 1))
+        raise self._step_out(error, requested)
 
     def _step_out(self, error: Throttled, requested: Sequence[Item]) -> TaskThrottled:
         """Return the error with which the run steps out; a task that swallows it gets a warning."""
