@@ -6,9 +6,9 @@ three times as fast as those of the issue that this shows (1,500 requests and 90
 minute), and answers take 0.1 s. With ``--full``, they are 500 and 300,000 a minute, and 0.3 s.
 
 Tasks run on two prefork workers with two processes each. *Quota used* is the share of what the
-vendor's bucket would have allowed of the quantity that binds, from the first request to the last
-answer. *Processes held* is the share of the processes' time that tasks spent beyond the answers of
-the vendor. *Paid* is the number of answers with status 200.
+vendor's bucket would have allowed of the quantity that binds, from the first request until 95% of
+the calls have been answered. *Processes held* is the share of the processes' time that tasks spent
+beyond the answers of the vendor. *Paid* is the number of answers with status 200.
 
 ``ours``
     ``throttled(openai.OpenAI(), {"requests": ..., "tokens": ...})`` in the task.
@@ -105,12 +105,12 @@ def _figures(way: Way, outcome: Outcome, calls: int) -> Iterator[Figure]:
     least, most_refused = LEAST_USED, 0.0
     if way.is_unknown:
         least, most_refused = LEAST_USED_UNKNOWN, MOST_REFUSED_UNKNOWN
-    refused = counts.number(429) / sum(counts.statuses.values())
+    refused = counts.statuses[429] / counts.statuses.total()
     rows: list[tuple[str, str, float | None, dict[str, Any]]] = [
         (f"{way.name}: quota used", "", counts.used, {"at_least": least}),
         ("  requests refused (429)", "of all", refused, {"at_most": most_refused}),
         ("  calls failed", "", outcome.failed, {"at_most": 0}),
-        ("  calls paid", "", counts.number(200), {"at_most": calls}),
+        ("  calls paid", "", counts.statuses[vendors.OK], {"at_most": calls}),
         ("  seconds", "s", counts.seconds, {}),
         ("  processes held", "", outcome.held, {"at_most": MOST_HELD}),
         ("  the loop stood still for", "s", outcome.stood, {}),
