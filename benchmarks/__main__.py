@@ -39,6 +39,8 @@ NAMES = (
     "slots",
     "forecasts",
     "clients",
+    "tokens",
+    "tenants",
     "speed",
     "algorithms",
 )
@@ -52,6 +54,7 @@ def main() -> None:
         "--json", type=Path, metavar="FILE", help="also write all figures to this file"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, for a first impression")
+    parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:
@@ -62,7 +65,9 @@ def main() -> None:
     progress = Console(stderr=True)
     out = Console(width=None if sys.stdout.isatty() else 110)
     options = Options(
-        quick=arguments.quick, say=lambda text: progress.print(f"[dim]{text} ...[/dim]")
+        quick=arguments.quick,
+        say=lambda text: progress.print(f"[dim]{text} ...[/dim]"),
+        full=arguments.full,
     )
     began = time.monotonic()
     results: list[Result] = []

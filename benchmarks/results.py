@@ -12,10 +12,11 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options: ``quick`` selects small sizes, ``say`` shows progress."""
+    """Options: ``quick`` selects small sizes, ``full`` real minutes, ``say`` shows progress."""
 
     quick: bool
     say: Callable[[str], None]
+    full: bool = False
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size for these options."""
@@ -92,7 +93,7 @@ class Result:
 
 
 def _short(number: float | None) -> str:
-    if number is None:
+    if number is None or math.isnan(number):
         return ""
     if isinstance(number, int):
         return f"{number:,}"

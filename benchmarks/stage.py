@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +157,7 @@ class Stage:
         tenant: the limit of each key of the tasks ``keyed``.
         own_store: whether the limits have a server of their own.
         watch: whether workers also mark deliveries of the broker.
+        settings: more settings for the apps.
     """
 
     def __init__(
@@ -166,11 +167,13 @@ class Stage:
         tenant: str = "1/h",
         own_store: bool = False,
         watch: bool = False,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._ends = contextlib.ExitStack()
         self._own_store = own_store
         self._models: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, bytes, bytes]] = {}
-        self._settings = {"api": api, "tenant": tenant, "watch": watch}
+        own = {"api": api, "tenant": tenant, "watch": watch}
+        self._settings: dict[str, Any] = {**own, **(settings or {})}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as ends:

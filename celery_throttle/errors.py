@@ -183,6 +183,37 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
         return f"{paused}this could pass in {self.retry_after:g} s"
 
 
+class SentRequestsError(Throttled):
+    """A limit refused a request within a task that has sent other requests.
+
+    The task does not start from its beginning, as it would send these again. Its call waited in the
+    process, or would have waited longer than the setting ``throttle_max_wait_in_place``.
+
+    Attributes:
+        limit: See :class:`Throttled`; so for ``key``, ``retry_after`` and ``paused``.
+        max_wait: The seconds that the call may wait in the process.
+    """
+
+    def __init__(
+        self,
+        limit: str,
+        key: str | None,
+        retry_after: float | None,
+        paused: float,
+        max_wait: float,
+    ) -> None:
+        super().__init__(limit, key, retry_after, paused)
+        self.max_wait = max_wait
+        self.args = (limit, key, retry_after, paused, max_wait)
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. The task has sent requests already, so it does not start again: "
+            f"throttle_max_wait_in_place allows a wait of {self.max_wait:g} s. Raise that, or "
+            "set throttle_restart=True on the task if its requests may be sent twice"
+        )
+
+
 class WaitTooLongError(Throttled):
     """A task would have to wait longer than its ``throttle_max_wait``.
 

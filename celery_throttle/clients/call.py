@@ -135,10 +135,12 @@ class GuardedCall(Generic[R]):
                 slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
                 yield enter_step(slot)
                 self._slot, self._acquired = slot, slot.acquisition
-            else:
-                mode = "reserve" if self.limits.has_estimates else "take"
-                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
+            elif self.limits.has_estimates:
+                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode="reserve")
                 self._acquired = yield from self._limiter.plan_steps(plan)
+            else:
+                taken = yield self._limiter.take_step(self.requirement, self.max_wait)
+                self._acquired = taken.checked()
         except StoreUnavailableError:
             if not self.limits.fails_open:
                 raise
@@ -184,6 +186,8 @@ class GuardedCall(Generic[R]):
     def _learn(self, reading: Reading) -> Steps[None]:
         """Let the limits learn. A failure must not lose the response."""
         self.guard.log_warnings(self.limits.names, reading.warnings)
+        if reading.says_nothing and not self.limits.is_adaptive:
+            return
         took = time.monotonic() - self._began
         try:
             for requirement, feedback in self.limits.feedback(reading, took):
@@ -209,6 +213,8 @@ class GuardedCall(Generic[R]):
             self._reads_body = self.limits.has_estimates or (
                 answer is not None and guard.profile.reads_accepted(answer)
             )
+            if not self._reads_body and self._slot is None:
+                return  # nothing waits for the end of the body
             self._body = WatchedBody(headers, guard.usage, self.exchange.is_decoded)
             if not self.exchange.watch(response, self):
                 content = self.exchange.body(response) if self._reads_body else None

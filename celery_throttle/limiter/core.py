@@ -27,7 +27,7 @@ from celery_throttle.limits.key import (
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
-from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.acquire import Acquisition, Holder, Taken
 from celery_throttle.operations.plan import Clock, Plan, Sleep
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
@@ -55,7 +55,7 @@ class TaskRun(Protocol):
     def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
         """Use units that the run has, and take the rest, or return the refusal."""
 
-    def give_back(self, items: Sequence[tuple[str, str | None, int]]) -> None:
+    def give_back(self, items: Sequence[Taken]) -> None:
         """Take back slots that the run had."""
 
     def resend(
@@ -124,6 +124,11 @@ class LimiterCore:
         self.run_plan(self.plans.renew([(ref, holder) for ref in refs], lease))
 
     @cached_property
+    def unsettled_names(self) -> set[str]:
+        """The names of limits of which a reservation was not settled, and a warning logged."""
+        return set()
+
+    @cached_property
     def _requirements(self) -> dict[tuple[Any, ...], Requirement]:
         return {}
 
@@ -179,6 +184,11 @@ class LimiterCore:
     async def atry_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
         """:meth:`try_take` for asyncio."""
         return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
+
+    def take_step(self, requirement: Requirement, max_wait: float) -> Step:
+        """Return the step that takes units; its acquisition may be a refusal to be checked."""
+        parts = requirement, max_wait, self.acquire_plan
+        return Step(partial(self._take, *parts), partial(self._atake, *parts))
 
     def _take(
         self,

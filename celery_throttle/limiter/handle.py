@@ -137,7 +137,8 @@ class LimitHandle:
             max_wait: The most seconds to wait, 0 to 1e9; default 0.
 
         Returns:
-            The :class:`~celery_throttle.limiter.leases.Reservation` to settle. Raises as
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle, alone or in a
+            ``with``, which refunds all units if its body raises an error. Raises as
             :meth:`acquire`.
         """
         plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
