@@ -119,6 +119,8 @@ class AcquirePlans(PlanContext):
         With ``max_wait`` None the plan does not sleep: the caller waits for ``decision.delay``.
         """
         left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
+        if left > 0:
+            yield Sleep(0.0)  # before anything is taken
         while True:
             longest = None if max_wait is None else left
             taken = yield from self._acquire_once(requirement, mode, holder, longest)
