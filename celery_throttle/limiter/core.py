@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
@@ -296,10 +295,15 @@ def _pass() -> None:
 
 def _block(sleep: Callable[[float], Any], seconds: float) -> None:
     """Sleep, unless an event loop runs in this thread. A manual clock hides no such mistake."""
-    running = None
-    with suppress(RuntimeError):  # there is none
-        running = asyncio.get_running_loop()
-    if running is not None:
+    if _is_loop_running():
         raise BlockingWaitError(_MAY_BLOCK_LOOP)
     if seconds:
         sleep(seconds)
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
