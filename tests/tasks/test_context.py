@@ -14,7 +14,7 @@ from celery import Celery, _state
 from celery.app.task import Context
 from celery.exceptions import Ignore
 
-from celery_throttle import StoreUnavailableError, Throttle, Throttled
+from celery_throttle import BlockingWaitError, StoreUnavailableError, Throttle, Throttled
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.tasks.context import UNITS_FIELD, current_run
 from celery_throttle.tasks.step_out import Item, TaskThrottled
@@ -181,6 +181,16 @@ async def test_a_run_with_another_call_under_way_does_not_step_out(throttle: Thr
         # The last call is alone by then.
         assert [type(result) for result in results] == [Throttled, TaskThrottled]
     await throttle.store.aclose()
+
+
+async def test_a_blocking_call_in_a_loop_does_not_wait_in_place(throttle: Throttle) -> None:
+    with Running(throttle, unit("one")):
+        await throttle["slow"].aacquire(2)  # it has sent a request
+        with pytest.raises(BlockingWaitError):
+            throttle.acquire(["one", "slow"])
+        assert throttle["one"].try_acquire()  # the unit of the run is not lost
+        assert (await throttle["slow"].aacquire()).allowed
+        await throttle.store.aclose()
 
 
 def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None:
