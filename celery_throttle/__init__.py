@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from celery_throttle.clients.sdk import throttled
     from celery_throttle.clients.wrapped import wrap
     from celery_throttle.errors import (
+        BlockingWaitError,
         ConfigurationError,
         CostError,
         FanOutError,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from celery_throttle.tasks.task import ThrottledTask
 
 _MODULES = {
+    "BlockingWaitError": "errors",
     "Calendar": "limits.calendar",
     "Concurrency": "limits.rate",
     "ConfigurationError": "errors",
@@ -101,6 +103,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "BlockingWaitError",
     "Calendar",
     "Concurrency",
     "ConfigurationError",

@@ -15,6 +15,7 @@
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
+    ├── BlockingWaitError (RuntimeError)    a blocking call in an event loop that may have to wait
     ├── MissingExtraError (ImportError)     an optional package that is not installed
     ├── PublishRejectedError                a queue of the broker that takes no more messages
     ├── StoreError                          the server replied with an error
@@ -110,6 +111,13 @@ class QueueNotFoundError(ThrottleError, LookupError):
 
 class PublishRejectedError(ThrottleError):
     """A queue of the broker takes no more messages, so waiting tasks cannot be sent to it."""
+
+
+class BlockingWaitError(ThrottleError, RuntimeError):
+    """A blocking call that may wait for its limits was made in a running event loop.
+
+    It would block the loop while it waits. Nothing was taken. Also a ``RuntimeError``.
+    """
 
 
 class MissingExtraError(ThrottleError, ImportError):

@@ -65,7 +65,9 @@ def wrap(
             task that a worker runs, the task joins its line instead, at most this many times in all
             its runs. Default 0.
         is_async: Whether the function returns awaitables. Default: whether it is a coroutine
-            function, or wraps one.
+            function, or wraps one. A call of any other function, such as a lambda, blocks until its
+            limits allow it: with ``max_wait``, it raises
+            :class:`~celery_throttle.BlockingWaitError` in a running event loop.
 
     Raises:
         LimitError: An argument is invalid.

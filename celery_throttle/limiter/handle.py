@@ -73,6 +73,8 @@ class LimitHandle:
             CostError: The cost is not a number above 0, or above the burst.
             LimitValueError: The limit has slots, which :meth:`slot` takes; or an argument is out of
                 range.
+            BlockingWaitError: ``max_wait`` is above 0, and an event loop runs in this thread: use
+                :meth:`aacquire`.
         """
         return self.limiter.take(self._require(cost), max_wait)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from celery_throttle.errors import (
+    BlockingWaitError,
     LimitError,
     LimitValueError,
     StoreError,
@@ -166,7 +167,7 @@ class Slot:
             self.acquisition = yield from self._limiter.acquire_plan(
                 self._requirement, self._max_wait, mode="slot", holder=holder
             )
-        except (Throttled, LimitError):
+        except (Throttled, LimitError, BlockingWaitError):
             self._holder = ""
             raise
         if self.acquisition.from_server:

@@ -40,6 +40,9 @@ from celery_throttle.store.script import Argument, Call, script
 #: Seconds between two attempts to take a slot, which may be released at any time.
 _SLOT_POLL_SECONDS = 0.02
 
+#: Announces that a call may wait.
+_MAY_WAIT = Sleep(0.0)
+
 #: The least sleep of a call that waits, in seconds.
 _MIN_SLEEP_SECONDS = 0.001
 
@@ -137,6 +140,8 @@ class AcquirePlans(PlanContext):
         With ``max_wait`` None the plan does not sleep: the caller waits for ``decision.delay``.
         """
         left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
+        if left > 0:
+            yield _MAY_WAIT  # before anything is taken
         while True:
             longest = None if max_wait is None else left
             taken = yield from self._acquire_once(requirement, mode, holder, longest)

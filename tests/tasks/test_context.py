@@ -15,7 +15,13 @@ from celery.app.task import Context
 from celery.exceptions import Ignore
 from celery.signals import task_postrun
 
-from celery_throttle import SentRequestsError, StoreUnavailableError, Throttle, Throttled
+from celery_throttle import (
+    BlockingWaitError,
+    SentRequestsError,
+    StoreUnavailableError,
+    Throttle,
+    Throttled,
+)
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.operations.acquire import Taken
 from celery_throttle.tasks.context import (
@@ -246,6 +252,16 @@ async def test_a_call_under_way_sends_nothing_once_the_run_has_stepped_out(
     wait_until(lambda: throttle["slow"].peek(0).remaining == 2, "units that came back")
     assert throttle["pool", "a"].peek(0).remaining == 1
     await throttle.store.aclose()
+
+
+async def test_a_blocking_call_in_a_loop_does_not_wait_in_place(throttle: Throttle) -> None:
+    with Running(throttle, unit("one")):
+        await throttle["slow"].aacquire(2)  # it has sent a request
+        with pytest.raises(BlockingWaitError):
+            throttle.acquire(["one", "slow"])
+        assert throttle["one"].try_acquire()  # the unit of the run is not lost
+        assert (await throttle["slow"].aacquire()).allowed
+        await throttle.store.aclose()
 
 
 def test_a_slot_it_holds_is_used_one_after_the_other(throttle: Throttle) -> None:
