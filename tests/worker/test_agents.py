@@ -56,18 +56,14 @@ def test_estimates_settle_after_a_wait_in_a_line(
     """Whatever the next run estimates. Without refunds, three tasks would use up the quota."""
     begin(concurrency=1 if change > 0 else 4)  # alone, a run need not wait for more units
     agents.throttle["tpm"].pause(3600)
-    with agents.app.connection_for_write(agents.app.conf.broker_url) as link:
-        results = [
-            agents.ask.apply_async((vendor.url, number, change), connection=link)
-            for number in range(8)
-        ]
+    results = [send(agents.ask, vendor.url, 1, number, change)[0] for number in range(8)]
     wait_until(lambda: agents.throttle["tpm"].list_waiting().waiting == 8, "waiting tasks")
     agents.throttle["tpm"].resume()
     for result in results:
         result.get(timeout=60)
     assert len(vendor.requests) == 8
-    runs = redis.Redis.from_url(agents.app.conf.broker_url).mget([f"runs {n}" for n in range(8)])
-    assert list(map(int, runs)) == [2] * 8
+    client: Any = redis.Redis.from_url(agents.app.conf.broker_url)
+    assert client.mget([f"runs {number}" for number in range(8)]) == [b"2"] * 8
     wait_for_use(8 * 200)
 
 
