@@ -1021,10 +1021,12 @@ class TestErrors:
             (Throttled("mail"), "limit 'mail' refused; this can never pass"),
             (
                 SentRequestsError("mail", "42", 90.0, 0.0, 60.0),
-                "limit 'mail' (key '42') refused; this could pass in 90 s. The task has sent "
-                "requests already, so it does not start again: throttle_max_wait_in_place allows "
-                "a wait of 60 s. Raise that, or set throttle_restart=True on the task if its "
-                "requests may be sent twice",
+                (
+                    "limit 'mail' (key '42') refused; this could pass in 90 s. The task has sent "
+                    "requests already, so it does not start again: throttle_max_wait_in_place "
+                    "allows a wait of 60 s. Raise that, or set throttle_restart=True on the task if its "
+                    "requests may be sent twice"
+                ),
             ),
             (
                 WaitTooLongError("mail", None, 120.0, 60.0),
