@@ -1024,8 +1024,8 @@ class TestErrors:
                 (
                     "limit 'mail' (key '42') refused; this could pass in 90 s. The task has sent "
                     "requests already, so it does not start again: throttle_max_wait_in_place "
-                    "allows a wait of 60 s. Raise that, or set throttle_restart=True on the task if "
-                    "its requests may be sent twice"
+                    "allows a wait of 60 s. Raise that, or set throttle_restart=True on the task "
+                    "if its requests may be sent twice"
                 ),
             ),
             (
