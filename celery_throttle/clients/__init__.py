@@ -14,5 +14,6 @@ Imports the limiter and the layers below it. Each wrapper module also imports it
     body.py          bodies, watched while they pass
     sdk.py, sdks/    clients of SDKs
     transport.py, httpx.py, httpx2.py, requests.py, urllib3.py, aiohttp.py   HTTP clients
+    grpc.py          interceptors of gRPC
     wrapped.py       any function, such as a method of an SDK
 """

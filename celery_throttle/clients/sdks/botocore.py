@@ -23,9 +23,6 @@ from celery_throttle.clients.profiles.aws import AWS
 from celery_throttle.clients.urllib3 import watch_body
 from celery_throttle.store.steps import run_steps
 
-#: The handler that ends botocore's repeats is registered once for each client.
-_HANDLER_PREFIX = "celery_throttle"
-
 _WHOLE = (bytes, bytearray, str)
 
 _EVENT_STREAM = "application/vnd.amazon.eventstream"
@@ -37,11 +34,7 @@ def throttle_client(client: Any, limits: GuardedLimits, **options: Any) -> Any:
     guard = Guard(limits, **options)
     endpoint = copy.copy(client._endpoint)  # noqa: SLF001  # it has no public name
     endpoint.http_session = _GuardedSession(endpoint.http_session, guard, _protocol(client))
-    # The handlers of the longest name come first.
-    service = client.meta.service_model.service_id.hyphenize()
-    client.meta.events.register_first(
-        f"needs-retry.{service}.*", _stop_repeats, unique_id=f"{_HANDLER_PREFIX}.{service}"
-    )
+    endpoint._needs_retry = partial(_needs_retry, endpoint._needs_retry)  # noqa: SLF001
     return _copied(client, _endpoint=endpoint)
 
 
@@ -66,9 +59,18 @@ def _protocol(client: Any) -> str:
     return protocol
 
 
-def _stop_repeats(response: Any, **_: Any) -> bool | None:
-    """Handler of ``needs-retry``: False stops repeats of a refusal of which the limits know."""
-    return False if response and getattr(response[0], "is_given_up", False) else None
+def _needs_retry(  # noqa: PLR0917  # as botocore has it
+    judge: Callable[..., bool],
+    attempts: int,
+    operation: Any,
+    request: Any,
+    response: Any = None,
+    error: Exception | None = None,
+) -> bool:
+    """Return whether botocore repeats a request: not after a refusal of which the limits know."""
+    if response is not None and getattr(response[0], "is_given_up", False):
+        return False
+    return judge(attempts, operation, request, response, error)
 
 
 class _GuardedSession:
