@@ -60,7 +60,9 @@ def lowest(session: nox.Session) -> None:
 @nox.session
 def oldest_clients(session: nox.Session) -> None:
     """Test the oldest HTTP clients and SDKs that pyproject.toml allows."""
-    bounds = lower_bounds(session, "aiohttp", "grpc", "httpx", "httpx2", "requests", "sdks")
+    bounds = lower_bounds(
+        session, "aiohttp", "grpc", "httpx", "httpx2", "requests", "sdks", "urllib3"
+    )
     session.install("--editable", ".[test]", *bounds)
     # google-genai asks for a later one, but works with that.
     session.install("--no-deps", "httpx==0.27.0")

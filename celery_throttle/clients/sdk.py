@@ -27,6 +27,7 @@ _SDKS: Mapping[str, tuple[str, str]] = {
     "botocore": ("celery_throttle.clients.sdks.botocore", "throttle_client"),
     "google.genai": ("celery_throttle.clients.sdks.http", "throttle_google"),
     "openai": ("celery_throttle.clients.sdks.http", "throttle_openai"),
+    "urllib3": ("celery_throttle.clients.urllib3", "throttle_manager"),
 }
 
 
@@ -48,12 +49,14 @@ def throttled(
 
     Args:
         client: A client of openai, anthropic or google-genai, for blocking code or for asyncio. A
-            client of boto3 or botocore, for any service of AWS, or a resource of boto3.
+            client of boto3 or botocore, for any service of AWS, or a resource of boto3. A
+            ``urllib3.PoolManager``.
         limits: A handle such as ``throttle["openai"]``, or a list of handles of one limiter; each
             counts requests. Or a dict of such limits by the quantity that they count:
             ``{"requests": throttle["rpm"], "tokens": throttle["tpm"]}``. Or a function of the
-            request that returns one of these: of an ``httpx.Request`` or ``httpx2.Request``, or of
-            a ``botocore.awsrequest.AWSPreparedRequest``.
+            request that returns one of these: it takes an ``httpx.Request`` or
+            ``httpx2.Request``, a ``botocore.awsrequest.AWSPreparedRequest``, or a
+            :class:`~celery_throttle.clients.urllib3.Urllib3Request`.
         profile: What the vendor documents. Default: by the SDK and the address of the API.
         cost: Units for each limit, or a dict of units by quantity, or a function of the request
             that returns either. Default: one request, and the estimate of the profile.
