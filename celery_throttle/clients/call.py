@@ -8,6 +8,7 @@ common is a :class:`~celery_throttle.clients.guard.Guard`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -27,7 +28,7 @@ from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps
+from celery_throttle.store.steps import Step, Steps, arun_steps
 
 logger = logging.getLogger(__name__)
 
@@ -293,6 +294,19 @@ class GuardedCall(Generic[R]):
                 yield exit_step(slot)
             except StoreError as error:  # the lease expires in any case
                 _log_unreported(error)
+
+
+def release_later(call: GuardedCall[Any]) -> Callable[..., None]:
+    """Return a callback that releases the slot of a call, in a task of the running loop."""
+    loop = asyncio.get_running_loop()
+    tasks = set[asyncio.Task[None]]()
+
+    def release(*_: Any) -> None:
+        task = loop.create_task(arun_steps(call.release()))
+        tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(tasks.discard)
+
+    return release
 
 
 def _step(action: Callable[[], Any]) -> Step:

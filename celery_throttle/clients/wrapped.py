@@ -168,16 +168,16 @@ class _FunctionExchange(Exchange[_Outcome]):
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
         if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
-            response.value = _PassingItems(value, call)
+            response.value = PassingItems(value, call)
             return True
         call.read(value)
         return False
 
 
-class _PassingItems:
+class PassingItems:
     """An iterator, sync or async, whose items a call watches. Otherwise it is as it was."""
 
-    def __init__(self, items: Any, call: GuardedCall[_Outcome]) -> None:
+    def __init__(self, items: Any, call: GuardedCall[Any]) -> None:
         self._items = items
         self._call = call
 
