@@ -17,9 +17,9 @@ from tests.clients.vendors import Anthropic, OpenAI, Reply
 
 LIMITS = {
     "requests": "1000/d burst 50",
-    "tokens": "100000/d burst 10000",
-    "input": "100000/d burst 10000",
-    "output": "100000/d burst 10000",
+    "tokens": "5000/d burst 10000",
+    "input": "5000/d burst 10000",
+    "output": "5000/d burst 10000",
     "pool": "2 at once",
 }
 OVERLOADED = Reply(529, {"type": "error", "error": {"type": "overloaded_error"}})
