@@ -20,6 +20,7 @@
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
     └── Throttled                           a limit refused a call or a task
+        ├── SentRequestsError               a task has sent requests, and cannot wait so long
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
         ├── QueueFullError                  the line, or the queue of a ``leaky-queue``, is full
         └── KeysFullError                   ``max-keys`` other keys are in use

@@ -23,16 +23,19 @@ from celery.app.task import Context
 from celery.signals import task_postrun
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import SentRequestsError, StoreError, Throttled
+from celery_throttle.errors import SentRequestsError, Throttled, ThrottleError
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
-from celery_throttle.operations.acquire import Acquisition, Holder, Taken, settle, settle_takes
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.acquire import Acquisition, Holder, Taken, settle_takes
+from celery_throttle.operations.plan import Plan, Sleep
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item, TaskThrottled
 
 logger = get_logger(__name__)
+
+#: How often a refused call looks at the other calls of its run.
+_OTHER_CALLS_SECONDS = 0.01
 
 #: Field of a task's request in which a worker passes units to the run; empty for those of the
 #: task's own limits. None where no worker would take the task back.
@@ -124,8 +127,7 @@ class Run:
 
         A run that waited for these limits before, or begins with units of them anyway, does not
         step out, but waits in place: the next run could not do better. So does a run with other
-        calls under way: they may send their requests. If the run steps out all the same, as it can
-        wait no longer, none of them does.
+        calls under way, which may send their requests. It steps out if they are all refused.
 
         Raises:
             TaskThrottled: the limits refuse, and the run steps out.
@@ -134,15 +136,10 @@ class Run:
         requested = items_of(requirement)
         if mode == "reserve":
             requested.append((SETTLES, None, 1))
-        before = self.refusal
 
         def acquire_rest(rest: Requirement) -> Plan[Acquisition]:
             acquire = partial(self._throttle.plans.acquire, rest, mode=mode, holder=holder)
-            taken = yield from self._acquire_or_step_out(acquire, rest, max_wait, requested)
-            if self.refusal is not None and self.refusal is not before:
-                yield from self._undo(taken, holder)
-                raise self.refusal
-            return taken
+            return self._acquire_or_step_out(acquire, rest, max_wait, requested)
 
         return self._take(requirement, acquire_rest)
 
@@ -165,6 +162,7 @@ class Run:
                 return (yield from acquire(longest))
             except Throttled as refusal:
                 error = refusal
+        yield from self._await_other_calls()
         if self._may_step_out(rest):
             raise self._step_out(error, requested)
         if self._taken == 0:
@@ -175,13 +173,14 @@ class Run:
         is_new = self._begun_with.isdisjoint((ref.name, ref.key) for ref in rest.refs)
         return is_new and (self.restarts or self._taken == 0)
 
-    def _undo(self, taken: Acquisition, holder: Holder | None) -> Plan[None]:
-        """Give back what a call has acquired while the run stepped out."""
-        plans = self._throttle.plans
-        if holder is not None:
-            yield from plans.release(taken.requirement.refs, holder.name)
-        elif taken.marks:
-            yield from settle(plans, taken, 0)
+    def _await_other_calls(self) -> Plan[None]:
+        """Wait until one of the other calls is to send its request, or all are refused as well."""
+        self._acquiring -= 1
+        try:
+            while self._acquiring and self._taken == 0:
+                yield Sleep(_OTHER_CALLS_SECONDS)
+        finally:
+            self._acquiring += 1
 
     def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
         """Use units that the run has, and acquire the rest, or return the refusal."""
@@ -269,7 +268,7 @@ class Run:
         try:
             if parts:
                 self._throttle.run_plan(settle_takes(self._throttle.plans, parts))
-        except StoreError as error:
+        except ThrottleError as error:
             logger.warning("Units that a task did not use were not given back: %s", error)
 
     def _use(self, requirement: Requirement) -> tuple[list[Taken], dict[LimitRef, int]]:

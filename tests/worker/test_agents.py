@@ -54,17 +54,16 @@ def test_estimates_settle_after_a_wait_in_a_line(
     begin: Callable[..., Worker], vendor: OpenAI, change: int
 ) -> None:
     """Whatever the next run estimates. Without refunds, three tasks would use up the quota."""
-    begin(concurrency=4)
-    with agents.app.connection_for_write(agents.app.conf.broker_url) as link:
-        results = [
-            agents.ask.apply_async((vendor.url, number, change), connection=link)
-            for number in range(8)
-        ]
+    begin(concurrency=1 if change > 0 else 4)  # alone, a run need not wait for more units
+    agents.throttle["tpm"].pause(3600)
+    results = [send(agents.ask, vendor.url, 1, number, change)[0] for number in range(8)]
+    wait_until(lambda: agents.throttle["tpm"].list_waiting().waiting == 8, "waiting tasks")
+    agents.throttle["tpm"].resume()
     for result in results:
         result.get(timeout=60)
     assert len(vendor.requests) == 8
-    runs = redis.Redis.from_url(agents.app.conf.broker_url).mget([f"runs {n}" for n in range(8)])
-    assert sum(map(int, runs)) > 8  # some waited in the line
+    client: Any = redis.Redis.from_url(agents.app.conf.broker_url)
+    assert client.mget([f"runs {number}" for number in range(8)]) == [b"2"] * 8
     wait_for_use(8 * 200)
 
 
@@ -78,6 +77,16 @@ def test_declared_estimates_settle(
         result.get(timeout=60)
     assert len(vendor.requests) == 6 * calls
     wait_for_use(6 * 200 if calls else 0)
+
+
+def test_declared_estimates_of_a_fan_out_settle(
+    begin: Callable[..., Worker], vendor: OpenAI
+) -> None:
+    begin(concurrency=2)
+    fan_out = agents.throttle.fan_out(agents.declare.s(vendor.url, 1) for _ in range(6))
+    wait_until(lambda: fan_out.progress().done == 6, "the end of the fan-out")
+    assert len(vendor.requests) == 6
+    wait_for_use(6 * 200)
 
 
 def test_six_calls_are_paid_once(begin: Callable[..., Worker], vendor: OpenAI) -> None:
