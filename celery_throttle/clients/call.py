@@ -175,7 +175,9 @@ class GuardedCall(Generic[R]):
         """Return what the answer says about the limits, which learn from it."""
         answer = self._answer = self.exchange.answer(response)
         if answer is None:
-            return Reading(Meaning.ACCEPTED)
+            accepted = Reading(Meaning.ACCEPTED)
+            yield from self._learn(accepted)
+            return accepted
         if answer.is_error and not answer.has_body:  # it is short, and has the codes
             yield _step(lambda: self.exchange.load(response))
             answer = answer.with_body(lambda: self.exchange.body(response))
@@ -186,16 +188,15 @@ class GuardedCall(Generic[R]):
     def _learn(self, reading: Reading) -> Steps[None]:
         """Let the limits learn. A failure must not lose the response."""
         self.guard.log_warnings(self.limits.names, reading.warnings)
-        if reading.says_nothing and not self.limits.is_adaptive:
+        if reading.says_nothing and not (self.limits.is_adaptive or self.guard.is_in_row):
             return
         took = time.monotonic() - self._began
         try:
-            for requirement, feedback in self.limits.feedback(reading, took):
-                says = feedback.refused or feedback.stop or feedback.left is not None
-                if says or self.limits.is_adaptive:
-                    plan = self._limiter.plans.learn(requirement, feedback)
-                    pause = yield from self._limiter.plan_steps(plan)
-                    self._pause = max(pause, self._pause or 0.0)
+            answers = self.limits.feedback(reading, took)
+            if self.limits.learns(answers):
+                pause = yield from self._limiter.plan_steps(self._limiter.plans.learn(answers))
+                self.guard.note_answers(answers.values())
+                self._pause = max(pause, self._pause or 0.0)
             if self._pause:
                 self.guard.log_pause(self.limits.names, self._pause)
         except StoreError as error:

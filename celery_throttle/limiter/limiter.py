@@ -16,7 +16,7 @@ from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import ItemLike, RefLike
+from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.status.limits import read_page
@@ -210,11 +210,11 @@ class Limiter(LimiterCore):
 
         It returns the longest stop of the limits.
         """
-        return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
+        return self.run_plan(self.plans.learn(dict.fromkeys(parse_refs(limits), feedback)))
 
     async def alearn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
-        return await self.arun_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
+        return await self.arun_plan(self.plans.learn(dict.fromkeys(parse_refs(limits), feedback)))
 
     def status(self, *, after: str = "", most: int = 100) -> Status:
         """Return the status of all limits, page by page, in the order of their names.

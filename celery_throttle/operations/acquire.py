@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -288,21 +288,17 @@ def settle_takes(context: PlanContext, takes: Sequence[tuple[Taken, int]]) -> Pl
     check_reply((yield from call_registered(context, call, refs)), [requirement], context.limits)
 
 
-def learn(context: PlanContext, requirement: Requirement, feedback: Feedback) -> Plan[float]:
-    """Apply feedback to limits; return the seconds for which it stops them.
+def learn(context: PlanContext, answers: Mapping[LimitRef, Feedback]) -> Plan[float]:
+    """Apply what an answer says about each limit; return the seconds of the longest stop.
 
     That is infinity if one of them is paused until it is resumed.
     """
-    names, about = ref_arguments(context.keys, requirement)
-    stop = -1 if feedback.stop is None else to_us(feedback.stop)
-    left = [feedback.left_of(ref.name) for ref in requirement.refs]
-    lefts = [-1 if one is None else min(one, MAX_UNITS) * MILLION for one in left]
-    answer: list[Argument] = [int(feedback.refused), stop, to_us(feedback.took)]
-    answer.append(_author_of(feedback).pack())
-    args = [context.now(), int(has_keys(requirement.refs)), *about, *lefts, *answer]
-    keys = context.keys
-    for ref in requirement.refs:
-        names += (keys.pause_origin(ref), keys.paused_keys(ref.name))
+    requirement, keys = Requirement(tuple(answers), (0,) * len(answers)), context.keys
+    names, about = ref_arguments(keys, requirement)
+    args = [context.now(), int(has_keys(requirement.refs)), *about]
+    for ref, feedback in answers.items():
+        names += (keys.refusals(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
+        args += _feedback_arguments(feedback)
     call = Call(script("learn"), [keys.limits, *names, keys.totals()], args)
     reply = yield from call_registered(context, call, requirement.refs)
     check_reply(reply, [requirement], context.limits)
@@ -336,7 +332,23 @@ def renew_call(
     return Call(script("renew"), names, args)
 
 
+def _feedback_arguments(feedback: Feedback) -> list[Argument]:
+    """Return feedback as ``learn.lua`` reads it."""
+    kind = "refused" if feedback.refused else "overloaded" if feedback.overloaded else ""
+    return [
+        kind,
+        -1 if feedback.stop is None else to_us(feedback.stop),
+        -1 if feedback.left is None else min(feedback.left, MAX_UNITS) * MILLION,
+        -1 if feedback.limit is None else min(feedback.limit, MAX_UNITS),
+        0 if feedback.period is None else max(1, to_us(feedback.period)),
+        -1 if feedback.took is None else to_us(feedback.took),
+        _author_of(feedback).pack(),
+    ]
+
+
 def _author_of(feedback: Feedback) -> Author:
-    what = "it refused a request" if feedback.refused else "its answer"
+    what = "its answer"
+    if feedback.refused or feedback.overloaded:
+        what = "it refused a request" if feedback.refused else "it is overloaded"
     asked = "" if feedback.stop is None else f", and asked to stop for {feedback.stop:g} s"
     return Author(API, what + asked)

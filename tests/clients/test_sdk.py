@@ -265,6 +265,9 @@ def test_an_overload_is_not_sent_again_by_the_sdk(
     with pytest.raises(anthropic.APIStatusError):
         talk(client)
     assert anthropic_api.statuses() == [529]
+    paused = [limiter[name].peek(0).paused for name in ("requests", "input")]
+    assert all(0.5 < (pause or 0) <= 1 for pause in paused)
+    limiter.resume_all()
     assert [taken(limiter, name) for name in ("requests", "input")] == [1, 0]
 
 
