@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import anthropic
@@ -103,8 +104,7 @@ def _sdk(_task: Any, tokens: int) -> None:
 
 @cache
 def _token_throttle() -> Any:
-    import token_throttle as other  # noqa: PLC0415  # it may be missing
-
+    other = import_module("token_throttle")  # it may be missing
     quotas = [
         other.Quota(metric=name, limit=burst, per_seconds=SETTINGS["burst_seconds"])
         for name, burst in _bursts().items()

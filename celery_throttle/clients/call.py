@@ -177,8 +177,7 @@ class GuardedCall(Generic[R]):
         answer = self._answer = self.exchange.answer(response)
         if answer is None:
             accepted = Reading(Meaning.ACCEPTED)
-            if self.limits.is_adaptive or self.guard.is_in_row:
-                yield from self._learn(accepted)
+            yield from self._learn(accepted)
             return accepted
         if answer.is_error and not answer.has_body:  # it is short, and has the codes
             yield _step(lambda: self.exchange.load(response))
@@ -190,7 +189,7 @@ class GuardedCall(Generic[R]):
     def _learn(self, reading: Reading) -> Steps[None]:
         """Let the limits learn. A failure must not lose the response."""
         self.guard.log_warnings(self.limits.names, reading.warnings)
-        if reading.says_nothing and not self.limits.is_adaptive:
+        if reading.says_nothing and not (self.limits.is_adaptive or self.guard.is_in_row):
             return
         took = time.monotonic() - self._began
         try:
