@@ -10,8 +10,8 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from celery_throttle.clients.profile import REQUESTS, Meaning, Profile, Units, no_units
-from celery_throttle.clients.reading import Reading
+from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile, Units, no_units
+from celery_throttle.clients.profiles.reading import Reading
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
