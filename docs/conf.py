@@ -59,7 +59,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"date"),
     (
         r"py:.*",
-        r"(aiohttp|celery|click|collections|datetime|enum|httpx|httpx2|kombu|opentelemetry|pytest|redis|requests)\b.*",
+        r"(aiohttp|celery|click|collections|datetime|enum|grpc|httpx|httpx2|kombu|opentelemetry|pytest|redis|requests)\b.*",
     ),
     (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
     (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types
