@@ -100,10 +100,6 @@ class Keys:
         heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
         return self.limits, self.rules, self.names, self.changes, *heads
 
-    def shared_by_keys(self, name: str) -> frozenset[str]:
-        """Return the keys that a limit has once, however many keys of it are in use."""
-        return frozenset((self.limits, self.rules, self.names, self.changes, self.totals(name)))
-
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"
