@@ -95,7 +95,7 @@ class Keys:
         return f"{self.prefix}:own:{name}"
 
     @property
-    def definitions(self) -> tuple[str, ...]:
+    def definition_change(self) -> tuple[str, ...]:
         """The keys of a change of definitions, in the order of ``lib/definitions.lua``."""
         heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
         return self.limits, self.rules, self.names, self.changes, *heads

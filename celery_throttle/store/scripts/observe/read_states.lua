@@ -1,4 +1,4 @@
--- capacity.lua: what limits could grant now, and when they can grant more.
+-- read_states.lua: what limits could grant now, and when they can grant more.
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`
 -- ARGV  2   '1' if any requirement has a key
 --       then the requirements, each with the cost of one unit
