@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.decision import LimitCheck, decide
 from celery_throttle.algorithms.definition import Definition, States, adopt
 from celery_throttle.algorithms.escalation import RefusalRows
@@ -229,7 +228,7 @@ class MemoryLimits:
             states = tuple(check.learn(feedback, now) for check in checks)
             if any(one is not check.state for one, check in zip(states, checks, strict=True)):
                 self._store(ref, states, now)
-            is_adaptive = any(isinstance(state, Adaptive) for state in states)
+            is_adaptive = any(check.limit.is_adaptive for check in checks)
             stop = self._refusals.next_stop(ref, feedback, now, is_adaptive=is_adaptive)
             if stop:
                 longest = max(longest, self.pause(ref, stop, now))
@@ -282,9 +281,15 @@ class MemoryLimits:
         states = self._states.pop(ref, ())
         slots = next((state for state in states if isinstance(state, Slots)), None)
         if slots is not None:
-            slots = replace(slots, longest=to_us(MAX_LEASE_SECONDS))
+            leases, number = slots.leases, slots.number
+            longest = to_us(MAX_LEASE_SECONDS)
             empty, _ = adopt(self._definition(ref), None, 0)
-            self._states[ref] = tuple(slots if isinstance(one, Slots) else one for one in empty)
+            self._states[ref] = tuple(
+                replace(one, leases=leases, number=number, longest=longest)
+                if isinstance(one, Slots)
+                else one
+                for one in empty
+            )
             if slots.leases:
                 return
         self._used_keys[ref.name].pop(str(ref.key), None)

@@ -71,7 +71,7 @@ LIMITS = {
     "parts": "100/h using sliding-window",
     "day": "100/d using fixed-window in Europe/Berlin",
     "learned": "adaptive 10..100/s",
-    "slots": "2 at once",
+    "slots": "adaptive 1..2 at once",
 }
 
 LEASE = 30.0

@@ -44,7 +44,7 @@ class ClauseState(NamedTuple):
     amount: int  #: units that can pass at once, in millionths
     full: int  #: microseconds until nothing is in use
     wait: int  #: microseconds until one unit can pass
-    share: int  #: the current rate, in millionths of the defined rate
+    share: int  #: the current rate, or number of slots, in millionths of the defined one
 
 
 class Availability(NamedTuple):
