@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -49,9 +50,12 @@ def record_totals(observer: Observer) -> Plan[None]:
 
 
 def read_periods(
-    observer: Observer, name: str, seconds: float, parts: int
+    observer: Observer, name: str, seconds: float, parts: int, *, since: datetime | None = None
 ) -> Plan[tuple[Period, ...]]:
     """Return what was counted at a limit in the last seconds, in equal parts.
+
+    ``since``: when the limit came into force. The time before that, and before its first record, is
+    left out; there may be fewer parts then.
 
     Raises:
         LimitValueError: it is more than a week, or less than a second.
@@ -69,7 +73,12 @@ def read_periods(
     known = sorted({one.at: one for one in [*older, *known]}.values())
     if not known and last.counters:  # recorded by nobody yet: all is of the last period
         known = [_Record(last.at - to_us(RECORD_SECONDS), last.waiting, {})]
-    return _divide([*known, last], last.at - to_us(seconds), parts)
+    start = last.at - to_us(seconds)
+    if since is not None:
+        first = min(known[0].at if known else last.at, to_us(since.timestamp()))
+        start = min(max(start, first), last.at - to_us(1))
+        parts = max(1, min(parts, (last.at - start) // to_us(RECORD_SECONDS)))
+    return _divide([*known, last], start, parts)
 
 
 def check_recorded(seconds: float) -> None:
