@@ -75,10 +75,26 @@ def read_periods(
         known = [_Record(last.at - to_us(RECORD_SECONDS), last.waiting, {})]
     start = last.at - to_us(seconds)
     if since is not None:
-        first = min(known[0].at if known else last.at, to_us(since.timestamp()))
-        start = min(max(start, first), last.at - to_us(1))
+        known, first = _begin_at(known, min(to_us(since.timestamp()), last.at - 1))
+        # No less than the time between two records: a rate of some moments says nothing.
+        start = max(start, min(first, last.at - to_us(RECORD_SECONDS)))
         parts = max(1, min(parts, (last.at - start) // to_us(RECORD_SECONDS)))
     return _divide([*known, last], start, parts)
+
+
+def _begin_at(known: list[_Record], since: int) -> tuple[list[_Record], int]:
+    """Return records whose first is no earlier than the limit, and the time (us) of their first.
+
+    ``since``: when (us) the limit came into force. The first record of a new limit is made for the
+    records before, up to ten seconds earlier.
+    """
+    if not known:
+        return known, since
+    first, *others = known
+    is_new = not first.counters and first.at < since and all(one.at > since for one in others)
+    if is_new:
+        first = first._replace(at=since)
+    return [first, *others], min(first.at, since)
 
 
 def check_recorded(seconds: float) -> None:
