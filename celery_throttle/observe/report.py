@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -149,8 +150,10 @@ def _make_report(
     seconds = sum(period.seconds for period in periods)
     at_limit = sum(period.seconds for period in periods if _is_at_limit(period)) / seconds
     use = peak_use = None
-    # Periods before the last change were counted by another limit.
-    same = [one for one in periods if status.origin is None or one.start >= status.origin.since]
+    same = periods
+    if status.origin:  # what was counted before the last change, another limit has allowed
+        since = status.origin.since - timedelta(seconds=RECORD_SECONDS)
+        same = tuple(period for period in periods if period.start >= since)
     if same and (allowance := allowance_of(status)):
         counted = add_totals([period.totals for period in same])
         use = allowance.use(counted, sum(period.seconds for period in same))
