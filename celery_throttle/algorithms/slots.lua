@@ -119,9 +119,9 @@ function algorithm.settle()
 end
 
 local function fall(limit)
-  local slots = slots_in_force(limit)
-  local kept = slots * (limit.good < slots and SLOTS_KEPT_AGAIN or SLOTS_KEPT)
-  set_learned(limit, math.min(slots - 1, (kept - kept % 100) / 100) * MILLION)
+  local in_force = slots_in_force(limit)
+  local kept = in_force * (limit.good < in_force and SLOTS_KEPT_AGAIN or SLOTS_KEPT)
+  set_learned(limit, math.min(in_force - 1, (kept - kept % 100) / 100) * MILLION)
   limit.fell, limit.good = now, 0
 end
 
