@@ -36,6 +36,7 @@ NAMES = (
     "fanout",
     "shared",
     "server",
+    "paced",
     "slots",
     "forecasts",
     "clients",
@@ -54,6 +55,9 @@ def main() -> None:
         "--json", type=Path, metavar="FILE", help="also write all figures to this file"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, for a first impression")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="another checkout, compared with by `paced`"
+    )
     parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
@@ -67,6 +71,7 @@ def main() -> None:
     options = Options(
         quick=arguments.quick,
         say=lambda text: progress.print(f"[dim]{text} ...[/dim]"),
+        against=arguments.against and arguments.against.resolve(),
         full=arguments.full,
     )
     began = time.monotonic()
