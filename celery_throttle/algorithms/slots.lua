@@ -2,7 +2,7 @@
 -- Twin: `slots.py`. The zset `entries` holds the leases: holder -> deadline (us). Its part of the state: tag, size,
 --   longest    the longest lease (us) of these; a deadline farther ahead was written before the clock was set back
 -- and only of an adaptive limit
---   learned    the number of slots in force, in millionths of a slot
+--   learned    the number of slots in force, in millionths of a slot; 0 if all are
 --   fell       when (us) an answer decreased it
 --   good       good answers since then
 -- Whoever takes a slot sets `holder` and `lease` (us) of the limit. Adds to a limit
@@ -42,7 +42,9 @@ function algorithm.read(limit, state, from)
     local _, size, longest = struct.unpack(SLOTS_FORM, state, from)
     limit.longest_lease = longest
     if size == LEARNED_SIZE then
-      learned, limit.fell, limit.good = struct.unpack(LEARNED_FORM, state, from + SLOTS_SIZE)
+      local stored
+      stored, limit.fell, limit.good = struct.unpack(LEARNED_FORM, state, from + SLOTS_SIZE)
+      learned = stored > 0 and stored or learned
     end
   end
   set_learned(limit, learned)
@@ -102,8 +104,9 @@ function algorithm.write(limit)
   if limit.parameters == 0 then
     return struct.pack(SLOTS_FORM, SLOTS, SLOTS_SIZE, limit.longest_lease), us
   end
+  local learned = limit.learned < limit.burst * MILLION and limit.learned or 0
   return struct.pack(SLOTS_FORM, SLOTS, LEARNED_SIZE, limit.longest_lease)
-    .. struct.pack(LEARNED_FORM, limit.learned, limit.fell, limit.good), math.max(us, limit.share < MILLION and MEMORY or 0)
+    .. struct.pack(LEARNED_FORM, learned, limit.fell, limit.good), math.max(us, limit.share < MILLION and MEMORY or 0)
 end
 
 function algorithm.remaining(limit)

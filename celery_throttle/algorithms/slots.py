@@ -69,7 +69,7 @@ class Slots(State):
     def follow_limit(self, limit: Limit) -> Slots:
         """Return the state as written under a limit: only adaptive ones keep what was learned."""
         if limit.is_adaptive:
-            return self
+            return replace(self, learned=_stored(limit, self.learned))
         return replace(self, learned=0, decreased_at=0, good=0, at=0)
 
     def live_leases(self, now: int) -> tuple[SlotLease, ...]:
@@ -145,6 +145,7 @@ class Slots(State):
         if feedback.refused or feedback.overloaded or is_slow:
             percent = KEPT_PERCENT_AGAIN if self.good < in_force else KEPT_PERCENT
             learned = max(limit.lowest or 1, min(in_force - 1, in_force * percent // 100)) * MILLION
+            learned = _stored(limit, learned)
             return replace(self, learned=learned, decreased_at=now, good=0, at=now)
         if 2 * len(self.live_leases(now)) < in_force:
             return self
@@ -153,7 +154,7 @@ class Slots(State):
         good = min(MAX_GOOD_ANSWERS, self.good + 1)
         if (learned, good) == (_within(limit, self.learned), self.good):
             return self
-        return replace(self, learned=learned, good=good, at=now)
+        return replace(self, learned=_stored(limit, learned), good=good, at=now)
 
     def mark(self) -> Mark:
         """Return the number of the lease."""
@@ -168,3 +169,9 @@ def _within(limit: Limit, learned: int) -> int:
     if limit.lowest is None or not learned:
         return limit.burst * MILLION
     return max(limit.lowest * MILLION, min(learned, limit.burst * MILLION))
+
+
+def _stored(limit: Limit, learned: int) -> int:
+    """Return a learned number as it is stored: 0 if all slots are in force."""
+    learned = _within(limit, learned)
+    return 0 if learned == limit.burst * MILLION else learned
