@@ -14,8 +14,9 @@ from typing import NamedTuple
 from celery_throttle.algorithms.decision import LimitCheck, decide
 from celery_throttle.algorithms.definition import Definition, States, adopt
 from celery_throttle.algorithms.escalation import RefusalRows
+from celery_throttle.algorithms.pause import Pause
 from celery_throttle.algorithms.slots import Slots
-from celery_throttle.algorithms.state import Mark, is_ahead
+from celery_throttle.algorithms.state import Mark
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.decision import Decision
@@ -49,19 +50,6 @@ class LocalTake(NamedTuple):
 
 #: The takes of one request.
 LocalReservation = Mapping[LimitRef, LocalTake]
-
-
-class Pause(NamedTuple):
-    """A pause of a name, or of one key of it, in microseconds. Twin: ``pauses.lua``."""
-
-    until: int
-    written: int
-
-    def follow_clock(self, now: int) -> Pause:
-        """Return the pause with the same time left, if the clock was set back."""
-        if not is_ahead(self.written, now):
-            return self
-        return Pause(self.until - self.written + now, now)
 
 
 class MemoryLimits:
