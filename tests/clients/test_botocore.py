@@ -33,13 +33,6 @@ MODES = ("legacy", "standard", "adaptive")
 
 
 @pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
-@pytest.fixture
 def s3_api() -> Iterator[S3]:
     api = S3({"requests": 60_000})
     yield api

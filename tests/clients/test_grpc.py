@@ -78,13 +78,6 @@ def api() -> Iterator[Api]:
     api.close()
 
 
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
 def call_of(channel: Any, method: str) -> Any:
     """Return a method of the API."""
     make = channel.unary_unary if method == "unary" else channel.unary_stream
