@@ -110,7 +110,7 @@ class Limiter(LimiterCore):
     ) -> Decision:
         """Take ``cost`` units from every limit, or raise :class:`Throttled` and take none.
 
-        A caller outside tasks cannot join a line: it competes freely with the tasks in lines. If a
+        A caller outside tasks cannot join a line. It may get units before tasks that wait in lines. If a
         :class:`Throttle` raises :class:`Throttled` in a task that a worker runs, the task joins its
         line.
 

@@ -238,7 +238,7 @@ class Shard:
 
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
-        # the loop may stand still while a task runs (solo).
+        # the loop may be blocked while a task runs (solo).
         self._leases.renew()
         self._timers.call_soon(self._end_outage)
 

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 
 from rich.console import Console, RenderableType
@@ -17,6 +16,7 @@ from rich.text import Text
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.observe.forecasts.solver import WORKERS, Forecast
 from celery_throttle.observe.status.fan_outs import Progress
+from celery_throttle.observe.text import format_seconds
 
 #: Seconds between two redraws.
 REFRESH_SECONDS = 0.5
@@ -98,7 +98,7 @@ def describe(progress: Progress, expected: float | None) -> str:
         parts.append("no worker takes them")
     elif expected is not None and not progress.complete:
         at = time.strftime("%H:%M:%S", time.localtime(time.time() + expected))
-        parts.append(f"all begun in {timedelta(seconds=round(expected))}, at {at}")
+        parts.append(f"all started in {format_seconds(round(expected))}, by {at}")
     counts = {"running": progress.running, "failed": progress.failed, "revoked": progress.revoked}
     parts += [f"{count:,} {state}" for state, count in counts.items() if count]
     if not progress.closed and not progress.cancelled:

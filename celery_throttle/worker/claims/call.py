@@ -215,7 +215,7 @@ class ClaimCall:
 class WorkerLeases:
     """Renews the leases of a worker's claims and slots every third of their length, in a thread.
 
-    The loop of the worker may stand still: while a task runs in its thread (solo), while the
+    The loop of the worker may be blocked: while a task runs in its thread (solo), while the
     connection to the broker is lost, and while the worker shuts down but tasks still run. The
     thread also reports, within two seconds, that such a task has started: it would run again if
     this worker died.

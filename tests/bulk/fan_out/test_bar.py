@@ -35,8 +35,8 @@ PROGRESS = Progress(
 
 def test_it_says_how_far_it_is() -> None:
     text = describe(PROGRESS, 75.2)
-    assert text.startswith("1,098 of 2,000, 12.3/s, all begun in 0:01:15, at ")
-    assert re.search(r", at \d\d:\d\d:\d\d, 2 running, 5 failed, 3 revoked$", text)
+    assert text.startswith("1,098 of 2,000, 12.3/s, all started in 1 min 15 s, by ")
+    assert re.search(r", by \d\d:\d\d:\d\d, 2 running, 5 failed, 3 revoked$", text)
     assert ", 12.3/s, paused, " in describe(replace(PROGRESS, paused=5.0), 75.2)
     text = describe(replace(PROGRESS, rate=None), None)
     assert text == "1,098 of 2,000, 2 running, 5 failed, 3 revoked"
