@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from itertools import chain
 from typing import Any
 
@@ -91,6 +92,15 @@ class Protocol:
     @now.setter
     def now(self, now: int) -> None:
         self.clock.now = now
+
+    def add_worker(self) -> None:
+        """Add a worker that lives for a minute of real time, and for ever by the clock."""
+        self.client.zadd(self.keys.membership, {"worker": 10**15})
+        self.client.expire(self.keys.membership, 60)
+
+    def time(self, seconds: float) -> datetime:
+        """Return the time by the clock, some seconds from now."""
+        return datetime.fromtimestamp(self.now / SECOND, timezone.utc) + timedelta(seconds=seconds)
 
     def require(self, limits: Sequence[ItemLike], cost: Costs = 1) -> Requirement:
         """Return the requirement of limits, and of pairs of name and key."""

@@ -14,12 +14,11 @@ from celery_throttle.cli.shared.options import command, most_option, takes_ref
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, end_text, origin_text, pause_text, sentence, zone
 from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.forecasts.solver import WORKERS
 from celery_throttle.observe.status.stored import is_stored
 from celery_throttle.observe.status.tasks import TaskStatus, WaitingTask, read_waiting_tasks
 from celery_throttle.observe.status_text import (
     age,
-    end_cause,
+    cause_text,
     limit_text,
     nothing_stored_text,
     ref_text,
@@ -82,14 +81,15 @@ def _origin(status: LimitStatus) -> str:
 
 
 def _done_by(status: LimitStatus) -> str:
-    forecast, cause = status.forecast, end_cause(status)
-    if not status.waiting:
+    forecast = status.forecast
+    if not status.waiting or forecast is None:
         return ""
-    if forecast is None or forecast.seconds is None:
-        return f"unknown: {cause}"
+    cause = cause_text(forecast)
+    if forecast.seconds is None:
+        known = f" (not before {clock(forecast.earliest)})" if forecast.earliest else ""
+        return f"unknown{known}: {cause}"
     at = f"{end_text(forecast)}, " if forecast.at else ""
-    separator = "; " if forecast.limited_by == WORKERS else ", "
-    return f"{at}in {format_seconds(forecast.seconds)}{separator if cause else ''}{cause}"
+    return f"{at}in {format_seconds(forecast.seconds)}{', ' if cause else ''}{cause}"
 
 
 def _pause(pause: Pause) -> str:
@@ -99,7 +99,8 @@ def _pause(pause: Pause) -> str:
 
 def _queue(queue: QueueStatus) -> str:
     consumed = "" if queue.consumed else "; no live worker consumes it"
-    return f"{queue.name}: {count(queue.waiting, 'task')}{consumed}"
+    at_least = "" if queue.is_exact else "at least "
+    return f"{queue.name}: {at_least}{count(queue.waiting, 'task')}{consumed}"
 
 
 def _paused_keys(details: LimitDetails) -> str:
@@ -164,13 +165,15 @@ def _explain_line(status: TaskStatus) -> Iterator[str]:
         yield f"It needs {', '.join(needed[:-1])} and {needed[-1]}."
     for pause in status.pauses:
         yield f"{sentence(pause_text(pause))}."
-    if status.starts_in is None:
-        yield "When it starts is not known."
-    else:
-        yield f"It is expected to start in {age(status.starts_in)}."
+    forecast = status.forecast
+    if forecast is not None and forecast.seconds is not None:
+        yield f"It is expected to start in {age(forecast.seconds)}."
+    elif forecast is not None:
+        known = f", but not before {clock(forecast.earliest)}" if forecast.earliest else ""
+        yield f"When it starts is unknown{known}: {cause_text(forecast)}."
     if status.expires is not None:
         yield f"It expires at {clock(status.expires)}."
-    if status.pauses or status.expires:
+    if status.pauses or status.expires or (forecast and forecast.earliest and not forecast.at):
         yield f"Times are in {zone()}."
 
 

@@ -110,9 +110,9 @@ class Limiter(LimiterCore):
     ) -> Decision:
         """Take ``cost`` units from every limit, or raise :class:`Throttled` and take none.
 
-        A caller outside tasks cannot join a line. It may get units before tasks that wait in lines. If a
-        :class:`Throttle` raises :class:`Throttled` in a task that a worker runs, the task joins its
-        line.
+        A caller outside tasks cannot join a line. It may get units before tasks that wait in lines.
+        If a :class:`Throttle` raises :class:`Throttled` in a task that a worker runs, the task
+        joins its line.
 
         Example:
             >>> limiter = Limiter("memory://", {"api": "100/s burst 20", "mail": "10/m"})

@@ -14,6 +14,10 @@ from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 
+#: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
+#: every ten seconds at least.
+CONSUMED_SECONDS = 60.0
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import LimitRef, format_key
-from celery_throttle.observe.forecasts.solver import WORKERS
+from celery_throttle.observe.forecasts.solver import Cause, Forecast
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.status.tasks import TaskStatus
 from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
@@ -131,26 +131,28 @@ def waiting_tasks_text(status: LimitStatus) -> str:
     return f"{count(status.waiting, 'task')}{keys}"
 
 
-def end_cause(status: LimitStatus) -> str:
-    """Return what the end of the waiting tasks depends on, or why it is unknown.
+def cause_text(forecast: Forecast | None) -> str:
+    """Return what the start of the last waiting task depends on, or why it is unknown.
 
     Empty if no task waits, or if nothing limits them.
     """
-    forecast = status.forecast
-    if not status.waiting:
+    if forecast is None or forecast.cause is None:
         return ""
-    if forecast is None:
-        return "more than 2,000 lines wait"
-    if forecast.limited_by == WORKERS:
-        return "no process takes the tasks"
-    if forecast.seconds is not None:
-        return "" if forecast.limited_by is None else f"limited by {forecast.limited_by}"
-    if any(pause.until is None for pause in status.pauses):
-        return "it is paused until it is resumed"
-    cause = "slots, or a pause without an end"
-    if status.paused_keys and not any(map(_has_slots, status.clauses)):
-        cause = count(status.paused_keys, "paused key")
-    return f"limit {forecast.limited_by} has {cause}"
+    name, tasks = forecast.limited_by, count(forecast.unknown, "task")
+    need = "needs" if forecast.unknown == 1 else "need"
+    texts: Mapping[Cause, str] = {
+        "limit": f"limited by {name}",
+        "workers": f"no live worker consumes the queue of {tasks}",
+        "pause": f"{tasks} {need} {name} or a key of it, which is paused until it is resumed",
+        "processes": "no process takes the tasks",
+        "slots": f"{tasks} {need} a slot of {name}, and nobody knows when one is released",
+        "lines": "more than 2,000 lines wait, and not all were looked at",
+    }
+    if forecast.cause == "pause" and name is None:
+        return "the fan-out of the tasks is paused"
+    if forecast.cause == "slots" and forecast.seconds is not None:
+        return f"limited by the slots of {name}"
+    return texts[forecast.cause]
 
 
 def stranded_text(stranded: Stranded) -> str:

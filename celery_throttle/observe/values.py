@@ -104,8 +104,7 @@ class LimitStatus:
             has taken for half a second.
         oldest: The seconds that the oldest waiting task has waited; a lower bound if more than
             2,000 lines wait; None if no task waits.
-        forecast: When the waiting tasks will have started; None if no task waits, or more than
-            2,000 lines wait.
+        forecast: When the waiting tasks will have started; None if no task waits.
         totals: The counts of the limit, with all its keys together.
     """
 
@@ -150,13 +149,15 @@ class QueueStatus:
     Attributes:
         name: The broker and the queue, such as ``"redis/0/celery"``. The commands show the name
             without the broker of the app.
-        waiting: The number of its tasks that wait at the limit; a lower bound if more than 2,000
-            lines wait.
+        waiting: The number of its tasks that wait at the limit.
+        is_exact: Whether the number is exact. If not, there are more lines than are looked at, and
+            the number is a lower bound.
         consumed: Whether a live worker has reported in the last minute that it consumes the queue.
     """
 
     name: str
     waiting: int
+    is_exact: bool
     consumed: bool
 
 
@@ -204,7 +205,7 @@ class LimitDetails(LimitStatus):
         slots_used: The number of slots in use.
         slots: The holders of slots, at most 100.
         fan_outs: The encoded names of the fan-outs whose waiting tasks need the limit, at most
-            100; empty if more than 2,000 lines wait.
+            100. If more than 2,000 lines wait, some of them.
     """
 
     recent: tuple[Period, ...]
@@ -312,14 +313,14 @@ class Preview:
 
     Attributes:
         waiting: The number of tasks in lines that need one of the limits, wherever the lines wait.
-        before: When the last of them starts without the change; None if more than 2,000 lines
-            wait.
-        after: When the last of them starts with the change; None as for ``before``.
+            If more than 2,000 lines wait, those that wait at these limits.
+        before: When the last of them starts without the change.
+        after: When the last of them starts with the change.
     """
 
     waiting: int
-    before: Forecast | None
-    after: Forecast | None
+    before: Forecast
+    after: Forecast
 
     @property
     def moves(self) -> bool:
@@ -328,10 +329,9 @@ class Preview:
         :meta private:
         """
         before, after = self.before, self.after
-        if before is None or after is None:
-            return False
         if before.seconds is None or after.seconds is None:
-            return (before.seconds, before.limited_by) != (after.seconds, after.limited_by)
+            causes = (before.cause, before.limited_by), (after.cause, after.limited_by)
+            return before.earliest != after.earliest or causes[0] != causes[1]
         return abs(before.seconds - after.seconds) >= _SAME_SECONDS
 
 

@@ -11,10 +11,11 @@ from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.observe.report import advice_text, allowance_of, refusals_text, report_pairs
 from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
 from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
-from celery_throttle.observe.status.limits import MAX_LINES, read_named
+from celery_throttle.observe.status.limits import read_named
 from celery_throttle.observe.status.stored import is_stored, list_keys, read_all, read_names
 from celery_throttle.observe.status.tasks import explain_task
 from celery_throttle.observe.values import Change
+from celery_throttle.observe.waiting import MAX_LINES
 from celery_throttle.store.keys import Keys
 from celery_throttle.web.charts import draw_starts, draw_waiting
 from celery_throttle.web.site import NEWEST_CHANGES, Site, TablePage, page_number, read_ref

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import redis
 from celery import Celery
 
 from celery_throttle import Throttle
@@ -22,6 +25,14 @@ def make_app(url: str | None = None) -> Celery:
     def plain() -> None: ...
 
     return app
+
+
+def add_worker(app: Celery) -> None:
+    """Let a worker be alive for an hour, which takes nothing."""
+    throttle: Throttle = app.throttle  # type: ignore[attr-defined]  # Celery's stubs do not know it
+    with redis.Redis.from_url(throttle.settings.url) as client:
+        client.zadd(throttle.keys.membership, {"worker": (time.time() + 3600) * 1e6})
+        client.expire(throttle.keys.membership, 3600)
 
 
 app = make_app()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.cli.shared import console
+from tests.apps.operated import add_worker
 from tests.cli.conftest import ENTRIES, Shell, fill
 
 
@@ -62,6 +63,7 @@ def test_all_limits(shell: Shell) -> None:
 
 
 def test_a_pause_shows_what_follows(shell: Shell) -> None:
+    add_worker(shell.app)
     fill(shell.app, 120, tenants=3)
     first, second = shell.run("pause", "mail", "--for", "10m").splitlines()
     clock = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
@@ -84,6 +86,7 @@ def test_a_pause_is_not_shortened(shell: Shell) -> None:
 
 
 def test_define_and_undefine(shell: Shell) -> None:
+    add_worker(shell.app)
     fill(shell.app, 120, tenants=3)
     output = shell.run("define", "mail", "40/m", "1000/h", "--for", "1h", "--reason", "sale")
     assert "120 tasks wait; the last would start at" in output

@@ -7,6 +7,7 @@ from typing import Any
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
+from tests.apps.operated import add_worker
 from tests.cli.conftest import Shell, fill
 
 
@@ -46,6 +47,7 @@ def test_dump_prints_what_is_in_force(shell: Shell) -> None:
 
 
 def test_diff_and_apply(shell: Shell, tmp_path: Path) -> None:
+    add_worker(shell.app)
     fill(shell.app, 40)
     file = tmp_path / "limits.toml"
     file.write_text('[limits]\nmail = "40/m"\n[weights]\nmail = 2\n')

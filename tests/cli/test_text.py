@@ -14,9 +14,13 @@ from celery_throttle.observe.values import Preview
 NOW = datetime.now(timezone.utc)
 
 
-def forecast(seconds: float | None) -> Forecast:
-    at = None if seconds is None else NOW + timedelta(seconds=seconds)
-    return Forecast(12_000, seconds, at, "api")
+def forecast(seconds: float | None, earliest: float | None = None) -> Forecast:
+    at, from_then = (
+        None if one is None else NOW + timedelta(seconds=one) for one in (seconds, earliest)
+    )
+    if seconds is None:
+        return Forecast(12_000, None, None, from_then, 7, "api", "pause")
+    return Forecast(12_000, seconds, at, at, 0, "api", "limit")
 
 
 def test_times_of_other_days_have_their_date() -> None:
@@ -42,13 +46,15 @@ def test_previews() -> None:
         f"12,000 tasks wait; the last would start at {end} instead of at {start} ({zone})."
     )
     assert preview_text(Preview(1, forecast(60), forecast(60.5))) == (
-        f"1 task waits; the last would start at {text.clock(NOW + timedelta(seconds=60.5))}, "
-        f"as without this change ({zone})."
+        f"1 task waits; the last still starts at {text.clock(NOW + timedelta(seconds=60.5))} "
+        f"({zone})."
     )
     assert preview_text(Preview(2, forecast(60), forecast(None))) == (
-        f"2 tasks wait; the last would start at an unknown time instead of at {start} ({zone})."
+        f"2 tasks wait; the last would start at an unknown time instead of at {start} ({zone}): "
+        "7 tasks need api or a key of it, which is paused until it is resumed."
     )
     assert preview_text(Preview(0, forecast(0), forecast(0))) == "No task waits for it."
-    assert preview_text(Preview(9, None, None)) == (
-        "9 tasks wait, in more than 2,000 lines: when the last would start is not known."
+    assert preview_text(Preview(9, forecast(None, 60), forecast(None, 600))) == (
+        f"9 tasks wait; the last would start after {end} instead of after {start} ({zone}): "
+        "7 tasks need api or a key of it, which is paused until it is resumed."
     )

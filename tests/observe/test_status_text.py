@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 
 from celery_throttle.observe import status_text
-from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.totals import Totals
-from celery_throttle.observe.values import LimitStatus, Pause
+from celery_throttle.observe.forecasts.solver import Cause, Forecast
 
 
 @pytest.mark.parametrize(
@@ -30,45 +27,28 @@ def test_ordinals(number: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clauses", "paused_keys", "expected"),
+    ("unknown", "limit", "cause", "expected"),
     [
-        (("2 at once max-waiting 5",), 1, "limit mail has slots, or a pause without an end"),
-        (("20/m", "2 at once max-waiting 5"), 0, "limit mail has slots, or a pause without an end"),
-        (("20/m max-waiting 5",), 1, "limit mail has 1 paused key"),
-        (("20/m max-waiting 5",), 2, "limit mail has 2 paused keys"),
-        (("20/m max-waiting 5",), 0, "limit mail has slots, or a pause without an end"),
+        (0, "mail", "limit", "limited by mail"),
+        (9, None, "workers", "no live worker consumes the queue of 9 tasks"),
+        (
+            2,
+            "mail",
+            "pause",
+            "2 tasks need mail or a key of it, which is paused until it is resumed",
+        ),
+        (2, None, "pause", "the fan-out of the tasks is paused"),
+        (9, None, "processes", "no process takes the tasks"),
+        (1, "mail", "slots", "1 task needs a slot of mail, and nobody knows when one is released"),
+        (0, None, "lines", "more than 2,000 lines wait, and not all were looked at"),
+        (0, None, None, ""),
     ],
 )
-def test_the_cause_of_an_end_that_is_unknown(
-    clauses: tuple[str, ...], paused_keys: int, expected: str
+def test_the_cause_of_an_end(
+    unknown: int, limit: str | None, cause: Cause | None, expected: str
 ) -> None:
-    assert status_text.end_cause(waiting_status(clauses, paused_keys)) == expected
-
-
-def test_a_pause_without_an_end_is_the_cause() -> None:
-    pause = Pause("mail", None, inf, None, None, None)
-    status = replace(waiting_status(("2 at once max-waiting 5",), 1), pauses=(pause,))
-    assert status_text.end_cause(status) == "it is paused until it is resumed"
-
-
-def waiting_status(clauses: tuple[str, ...], paused_keys: int) -> LimitStatus:
-    """Return the status of a limit with three waiting tasks whose end nobody knows."""
-    return LimitStatus(
-        name="mail",
-        key=None,
-        defined=True,
-        clauses=clauses,
-        origin=None,
-        weight=1,
-        usage=(),
-        pauses=(),
-        paused_keys=paused_keys,
-        own_keys=0,
-        has_keys=True,
-        waiting=3,
-        waiting_keys=2,
-        runnable=0,
-        oldest=1.0,
-        forecast=Forecast(3, None, None, "mail"),
-        totals=Totals(),
-    )
+    found = Forecast(9, None, None, None, unknown, limit, cause)
+    assert status_text.cause_text(found) == expected
+    if cause == "slots":
+        found = replace(found, seconds=2.5, unknown=0)
+        assert status_text.cause_text(found) == "limited by the slots of mail"

@@ -12,7 +12,7 @@ import pytest
 from celery_throttle import Limiter
 from celery_throttle.web import actions, create_app
 from celery_throttle.web.security import ACTIONS
-from tests.apps.operated import make_app
+from tests.apps.operated import add_worker, make_app
 from tests.cli.conftest import fill
 from tests.web.conftest import Site, text_of
 
@@ -56,6 +56,7 @@ def newest(site: Site) -> Any:
 
 
 def test_pause_and_resume(acting: Site) -> None:
+    add_worker(acting.app)
     fill(acting.app, 5)
     assert "How long" not in acting.read("/limits/mail/resume")
     preview = acting.client.get("/limits/mail/pause?preview=1&for=10m").text

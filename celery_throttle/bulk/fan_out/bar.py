@@ -14,7 +14,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.observe.forecasts.solver import WORKERS, Forecast
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import format_seconds
 
@@ -62,7 +62,7 @@ class _EndEstimate:
             self._found_at = time.monotonic()
             pause = (self._found_at - began) / FORECAST_TIME_SHARE
             self._next_at = self._found_at + max(FORECAST_INTERVAL_SECONDS, pause)
-        if found.limited_by == WORKERS and progress.rate is None:
+        if found.cause in ("workers", "processes") and progress.rate is None:
             return math.inf
         if found.seconds is not None:
             return max(0.0, self._found_at + found.seconds - time.monotonic())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,12 +15,12 @@ from celery.result import AsyncResult
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError, require_extra
 from celery_throttle.observe.forecasts.reader import forecast_fan_out
-from celery_throttle.observe.forecasts.solver import WORKERS, Forecast, is_slower
+from celery_throttle.observe.forecasts.solver import Forecast, is_slower
 from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, resume_fan_out
-from celery_throttle.store.keys import FAN_OUT_NAME, FAN_OUT_NUMBERS
+from celery_throttle.store.keys import FAN_OUT_NUMBERS
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -30,9 +29,6 @@ T = TypeVar("T")
 #: Result backends that this process can neither read nor write: there is none, or results go to the
 #: process that sent a task, which only the worker knows.
 _UNREADABLE = (DisabledBackend, RPCBackend)
-
-#: ``limited_by`` of the forecast of a paused fan-out.
-PAUSE = "pause"
 
 #: Seconds between two polls of a fan-out's progress.
 POLL_SECONDS = 0.2
@@ -197,8 +193,8 @@ class FanOut:
         tasks ended recently.
 
         Returns:
-            The forecast. While the fan-out is paused until it is resumed, ``seconds`` is None and
-            ``limited_by`` is ``"pause"``.
+            The forecast. While the fan-out is paused, ``limited_by`` is None, and ``cause`` is
+            ``"pause"``.
 
         Raises:
             UnknownFanOutError: See :meth:`progress`.
@@ -208,13 +204,12 @@ class FanOut:
         for _ in range(_FORECAST_TRIES):
             plan = forecast_fan_out(throttle.observer, self._record, progress.rate)
             forecast = throttle.run_plan(plan)
-            known = forecast.seconds is None or forecast.limited_by == WORKERS
-            if known or not is_slower(forecast.waiting, progress.rate, forecast.seconds or 0.0):
+            if forecast.seconds is None or forecast.cause == "processes":
+                break
+            if not is_slower(forecast.waiting, progress.rate, forecast.seconds):
                 break
             time.sleep(_FORECAST_INTERVAL_SECONDS)
-        return (
-            replace(forecast, limited_by=PAUSE) if forecast.limited_by == FAN_OUT_NAME else forecast
-        )
+        return forecast
 
     def watch(self, timeout: float | None = None) -> Progress:
         """Wait as :meth:`wait` does, with a progress bar on standard error.

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from math import ceil
 
-from celery_throttle.observe.forecasts.solver import WORKERS, Forecast
-from celery_throttle.observe.status_text import limit_text, pause_length_text, waiting_text
+from celery_throttle.observe.forecasts.solver import Forecast
+from celery_throttle.observe.status_text import (
+    cause_text,
+    limit_text,
+    pause_length_text,
+    waiting_text,
+)
 from celery_throttle.observe.text import add_author, format_author
 from celery_throttle.observe.values import Origin, Pause, Preview
 
@@ -59,34 +64,36 @@ def origin_text(origin: Origin) -> str:
 
 
 def end_text(forecast: Forecast | None) -> str:
-    """Return when the last task is expected to start: a clock time, or why that is unknown."""
-    if forecast is None:
-        return "unknown"
-    if not forecast.waiting:
-        return "-"
+    """Return when the last task is expected to start: a clock time, or what is known of it."""
+    if forecast is None or forecast.cause is None:
+        return "-" if forecast is None or forecast.at is None else clock(forecast.at)
     if forecast.at is not None:
         return clock(forecast.at)
-    return "no worker" if forecast.limited_by == WORKERS else "unknown"
+    if forecast.cause == "workers":
+        return "no worker"
+    return "unknown" if forecast.earliest is None else f"after {clock(forecast.earliest)}"
 
 
 def preview_text(preview: Preview) -> str:
     """Return ``"12,000 tasks wait; the last would start at 14:02 instead of 13:58 (CET)."``."""
     if not preview.waiting:
         return "No task waits for it."
-    waiting = waiting_text(preview.waiting)
     before, after = preview.before, preview.after
-    if before is None or after is None:
-        return f"{waiting}, in more than 2,000 lines: when the last would start is not known."
+    in_zone = f" ({zone()})" if before.earliest or after.earliest else ""
     if preview.moves:
-        change = f"{_start(after)} instead of {_start(before)}"
+        text = f"would start {_start(after)} instead of {_start(before)}{in_zone}"
     else:
-        change = f"{_start(after)}, as without this change"
-    in_zone = f" ({zone()})" if before.at or after.at else ""
-    return f"{waiting}; the last would start {change}{in_zone}."
+        text = f"still starts {_start(after)}{in_zone}"
+    cause = f": {cause_text(after)}" if after.seconds is None else ""
+    return f"{waiting_text(preview.waiting)}; the last {text}{cause}."
 
 
 def _start(forecast: Forecast) -> str:
-    return "at an unknown time" if forecast.at is None else f"at {clock(forecast.at)}"
+    if forecast.at is not None:
+        return f"at {clock(forecast.at)}"
+    if forecast.earliest is not None:
+        return f"after {clock(forecast.earliest)}"
+    return "at an unknown time"
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.solver import (
     Forecast,
@@ -18,7 +19,8 @@ from celery_throttle.observe.forecasts.solver import (
     solve,
 )
 from celery_throttle.observe.forecasts.states import read_states
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer
+from celery_throttle.observe.waiting import MAX_LINES, measure_waiting
 from celery_throttle.operations.lines import END, limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
 
@@ -27,6 +29,14 @@ T = TypeVar("T")
 
 #: Lines by their keys.
 Lines = dict[bytes, WaitingLine]
+
+
+class FoundLines(NamedTuple):
+    """Lines of waiting tasks that were read."""
+
+    now: int  #: the server's time in microseconds
+    lines: Lines
+    are_all: bool  #: whether no others wait
 
 
 def forecast_limit(
@@ -50,18 +60,21 @@ def forecast_fan_out(observer: Observer, key: str, measured: float | None = None
 
 
 def forecast_task(
-    observer: Observer, line: bytes, position: int, most: int, queues: Iterable[str]
-) -> Plan[float | None]:
-    """Return the seconds until the task at a position of a line starts.
+    observer: Observer, queue: str, line: bytes, position: int, queues: Iterable[str]
+) -> Plan[Forecast]:
+    """Return the forecast of the first tasks of a line, up to a position.
 
-    None if that is not known, or if more than ``most`` lines wait in these queues.
+    ``queues``: those with waiting tasks. Of their lines, ``MAX_LINES`` are read at most.
     """
-    now, lines = yield from read_all_lines(observer, most, queues)
-    if lines is None or line not in lines:
-        return None
-    own = lines[line] = lines[line]._replace(ranks=_first_tasks(lines[line].ranks, position))
-    found = yield from forecast_lines(observer, lines, {line: lambda one: one is own}, now)
-    return found[line].seconds
+    found = yield from read_all_lines(observer, MAX_LINES, queues)
+    if line not in found.lines:
+        found.lines.update((yield from read_lines(observer, queue, only=[line])))
+    if line not in found.lines:  # it has just become empty
+        return solve([], lambda _: True, {}, found.now)
+    own = found.lines[line]
+    own = found.lines[line] = own._replace(ranks=_first_tasks(own.ranks, position))
+    forecasts = yield from forecast_lines(observer, found, {line: lambda one: one is own})
+    return forecasts[line]
 
 
 def forecast_each(
@@ -71,69 +84,99 @@ def forecast_each(
     queues: Iterable[str] | None = None,
     measured: Mapping[K, float | None] | None = None,
 ) -> Plan[Mapping[K, Forecast]]:
-    """Return a forecast for the lines of each filter; none if more than ``most`` lines wait.
+    """Return a forecast for the lines of each filter; at most so many lines are read.
 
     ``queues``: those with waiting tasks, if they are known; ``measured``: see :func:`solve`.
     """
-    now, lines = yield from read_all_lines(observer, most, queues)
-    if lines is None:
-        return {}
-    return (yield from forecast_lines(observer, lines, filters, now, measured))
+    found = yield from read_all_lines(observer, most, queues)
+    return (yield from forecast_lines(observer, found, filters, measured))
 
 
 def forecast_lines(
     observer: Observer,
-    lines: Lines,
+    found: FoundLines,
     filters: Mapping[K, LineFilter],
-    now: int,
     measured: Mapping[K, float | None] | None = None,
 ) -> Plan[dict[K, Forecast]]:
-    """Return a forecast for the lines of each filter, of all lines that wait."""
-    competing = {one: competing_lines(lines.values(), filters[one]) for one in filters}
+    """Return a forecast for the lines of each filter, of lines that were read."""
+    lines = found.lines.values()
+    competing = {one: competing_lines(lines, filters[one]) for one in filters}
     refs = {ref for some in competing.values() for line in some for ref in line.costs}
     states = yield from read_states(observer, refs)
-    capacities = {ref: states[ref].capacities(ref.name, now) for ref in states}
+    capacities = {ref: states[ref].capacities(ref.name, found.now) for ref in states}
     return {
-        one: solve(some, filters[one], capacities, now, (measured or {}).get(one))
+        one: solve(
+            some,
+            filters[one],
+            capacities,
+            found.now,
+            (measured or {}).get(one),
+            are_all=found.are_all,
+        )
         for one, some in competing.items()
     }
 
 
 def read_all_lines(
-    observer: Observer, most: int = sys.maxsize, queues: Iterable[str] | None = None
-) -> Plan[tuple[int, Lines | None]]:
-    """Return the server's time in microseconds, and all lines; None if there are more than that.
+    observer: Observer,
+    most: int = sys.maxsize,
+    queues: Iterable[str] | None = None,
+    refs: Iterable[LimitRef] = (),
+) -> Plan[FoundLines]:
+    """Return the lines of all queues, about so many at most.
 
-    ``queues``: those with waiting tasks, if they are known.
+    ``queues``: those with waiting tasks, if they are known. ``refs``: if there are more lines, some
+    that wait at each of these limits are among those returned.
     """
     if not observer.has_server:
-        return observer.local_time(), {}
+        return FoundLines(observer.local_time(), {}, are_all=True)
     now, names = yield from limit_names(observer.keys, observer.now())
+    are_all = True
     if queues is None:
         queues, are_all = yield from waiting_queues(observer.keys, names, most)
-        if not are_all:
-            return now, None
     lines: Lines = {}
     for queue in queues:
         lines.update((yield from read_lines(observer, queue, most - len(lines))))
-        if len(lines) > most:
-            return now, None
-    return now, lines
+        are_all = are_all and len(lines) <= most
+        if not are_all:
+            break
+    if not are_all:
+        for ref in refs:
+            lines.update((yield from _lines_at(observer, ref)))
+    return FoundLines(now, lines, are_all)
 
 
-def read_lines(observer: Observer, queue: str, most: int = sys.maxsize) -> Plan[Lines]:
-    """Return the lines of a queue; if there are more than ``most``, not all of them."""
+def _lines_at(observer: Observer, ref: LimitRef) -> Plan[Lines]:
+    """Return some lines that wait at a limit, of each queue."""
+    lines: Lines = {}
+    found = yield from measure_waiting(observer, ref)
+    for queue, measured in found.queues.items():
+        lines.update((yield from read_lines(observer, queue, only=measured.lines)))
+    return lines
+
+
+def read_lines(
+    observer: Observer, queue: str, most: int = sys.maxsize, only: Sequence[bytes] = ()
+) -> Plan[Lines]:
+    """Return the lines of a queue; if there are more than ``most``, not all of them.
+
+    ``only``: the keys of the lines to read, 20 at most; empty for all.
+    """
+    keys = observer.keys
     lines: Lines = {}  # a scan may return one twice
-    names, cursor = list(observer.keys.queue(queue)), b"0"
+    names, cursor = [*keys.queue(queue), keys.membership, keys.consumed_queues], b"0"
     while len(lines) <= most:
-        cursor, late, *rows = yield observer.call("read_lines", names, cursor)
+        cursor, late, is_consumed, *rows = yield observer.call(
+            "read_lines", names, to_us(CONSUMED_SECONDS), cursor, *only
+        )
         for line, fan_out, weight, requirements, ranks in rows:
             costs = {
-                observer.keys.field_ref(field.decode()): float(cost)
+                keys.field_ref(field.decode()): float(cost)
                 for _, field, cost in _tuples(requirements, 3)
             }
             by_rank = list(_tuples(ranks, 2))
-            lines[line] = WaitingLine(fan_out.decode(), costs, by_rank, queue, late, weight)
+            about = fan_out.decode(), costs, by_rank, queue, late, bool(is_consumed), weight
+            lines[line] = WaitingLine(*about)
         if cursor == END:
             break
     return lines

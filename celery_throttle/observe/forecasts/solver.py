@@ -6,21 +6,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.fluid import Capacity, Drained, FluidLine, drain_times
 from celery_throttle.observe.observer import at_time_or_none
+from celery_throttle.store.keys import FAN_OUT_NAME
 
-#: ``limited_by`` of a forecast if limits have room, and processes are missing.
-WORKERS = "workers"
+#: What the start of the last task depends on, or why it is unknown.
+Cause = Literal["limit", "workers", "pause", "processes", "slots", "lines"]
 
-#: Workers are too few if tasks that could run are not claimed for this long.
+#: Processes are too few if tasks that could run are not claimed for this long.
 _LATE_US = 500_000
 
-#: Workers are also too few if tasks that could run are left for this long, while the limits allow
+#: Processes are also too few if tasks that could run are left for this long, while the limits allow
 #: this many times the measured rate.
 _BEHIND_US, _SLOWER_RATIO = 30_000, 1.25
 
@@ -33,20 +34,35 @@ class Forecast:
     the same limits now. It does not include later tasks, or callers outside tasks.
 
     Attributes:
-        waiting: The number of tasks that wait in lines.
-        seconds: Seconds from now until the last of them starts; 0.0 if no task waits. If there are
-            too few workers, it is the earliest time that the limits allow. None if it is unknown: a
-            task needs a slot (``10 at once``), or a limit that is paused until it is resumed.
+        waiting: The number of tasks that wait in lines; with the cause ``"lines"``, of those that
+            were looked at.
+        seconds: Seconds from now until the last of them starts; 0.0 if no task waits. None if it is
+            unknown.
         at: The same as a time, in UTC by the server's clock. None if ``seconds`` is None, or if the
             time is thousands of years away.
-        limited_by: The name of the limit for which the last task waits. ``"workers"`` if the limits
-            have room but no process takes the tasks. None if no task has to wait.
+        earliest: The time before which the last of them does not start, by the rates of the limits
+            and the pauses that have an end. The same as ``at`` if that is known. None if it is
+            now, or thousands of years away.
+        unknown: The number of tasks of which the start is unknown.
+        limited_by: The name of the limit for which the last task waits, or which makes its start
+            unknown. None if no limit does.
+        cause: What the start of the last task depends on, or why it is unknown. None: no task has
+            to wait. ``"limit"``: the rate of the limit. ``"workers"``: no live worker consumes the
+            queue of some tasks. ``"pause"``: some tasks need a limit or a key that is paused until
+            it is resumed, or are of a paused fan-out. ``"processes"``: the limits have room, but no
+            process takes the tasks. ``"slots"``: some tasks need a slot (``10 at once``), and
+            nobody knows when one is released. With these two, ``seconds`` is computed from the
+            measured rate of starts if there is one. ``"lines"``: more than 2,000 lines wait, and
+            not all were looked at.
     """
 
     waiting: int
     seconds: float | None
     at: datetime | None
+    earliest: datetime | None
+    unknown: int
     limited_by: str | None
+    cause: Cause | None
 
 
 class WaitingLine(NamedTuple):
@@ -57,6 +73,7 @@ class WaitingLine(NamedTuple):
     ranks: Sequence[tuple[int, int]]  #: pairs of rank and number of tasks, the lowest rank first
     queue: str
     late: int  #: microseconds for which tasks of that queue could have been claimed
+    is_consumed: bool = True  #: by a live worker
     weight: int = 1
 
     @property
@@ -106,37 +123,88 @@ def solve(
     capacities: Capacities,
     now: int,
     measured: float | None = None,
+    *,
+    are_all: bool = True,
 ) -> Forecast:
     """Compute the forecast of the matching ones of all :func:`competing_lines`.
 
     A limit without capacities is not defined, and stops no task.
 
     ``measured`` is the rate at which tasks of these lines started lately, per second. It counts if
-    limits have slots, or there are too few workers. ``now`` is the server's time in microseconds.
+    limits have slots, or there are too few processes. ``now`` is the server's time in microseconds.
+    ``are_all``: whether more lines than these may wait.
     """
     own = [line for line in lines if matches(line)]
     waiting = sum(line.tasks for line in own)
-    if not waiting:
-        return _forecast(0, 0.0, None, now)
-    refs = dict.fromkeys(ref for line in own for ref in line.costs if ref in capacities)
-    for ref in refs:  # nothing passes until it is resumed
-        if any(one and one.rate == 0 for one in capacities[ref]):
-            return Forecast(waiting, None, None, ref.name)
-    slots = next((ref.name for ref in refs if None in capacities[ref]), None)
-    late = any(_is_late(line, capacities) for line in own)
-    if slots is not None and not measured:
-        return Forecast(waiting, None, None, WORKERS if late else slots)
     last = _last_line(lines, matches, capacities)
+    blocks = _blocks(own, capacities, last.seconds, measured if are_all else None)
+    if not are_all:
+        blocks.append(_Block("lines", None, 0))
     seconds, limit = last.seconds, last.limit
-    # Workers that are too slow leave due tasks for a while between two claims.
-    if any(line.late > _BEHIND_US for line in own) and is_slower(waiting, measured, seconds):
-        late = True
-    by_workers = waiting / measured if measured and (late or slots is not None) else 0.0
-    if late:
-        limit = WORKERS
-    elif by_workers > seconds:
-        limit = slots
-    return _forecast(waiting, max(seconds, by_workers), limit, now)
+    cause: Cause | None = "limit" if limit else None
+    if blocks:
+        cause, limit = blocks[0].cause, blocks[0].limit
+    is_known = not blocks
+    if measured and blocks and cause in ("processes", "slots"):
+        by_processes, is_known = waiting / measured, True
+        if cause == "slots" and by_processes <= seconds:
+            cause, limit = "limit" if last.limit else None, last.limit
+        seconds = max(seconds, by_processes)
+    if limit == FAN_OUT_NAME:
+        cause, limit = "pause", None
+    at = at_time_or_none(now + seconds * MICROSECONDS)
+    return Forecast(
+        waiting=waiting,
+        seconds=seconds if is_known else None,
+        at=at if is_known else None,
+        earliest=at if is_known or seconds else None,
+        unknown=0 if is_known else sum(block.tasks for block in blocks),
+        limited_by=limit,
+        cause=cause,
+    )
+
+
+class _Block(NamedTuple):
+    """Tasks of which the start is unknown, and why."""
+
+    cause: Cause
+    limit: str | None
+    tasks: int
+
+
+def _blocks(
+    own: Sequence[WaitingLine], capacities: Capacities, seconds: float, measured: float | None
+) -> list[_Block]:
+    """Return what makes the start of some lines unknown, the strongest cause first.
+
+    ``seconds``: until the last line is empty, if nothing blocks any.
+    """
+    waiting = sum(line.tasks for line in own)
+    # Processes that are too slow leave due tasks for a while between two claims.
+    is_behind = is_slower(waiting, measured, seconds)
+    found: dict[tuple[Cause, str | None], int] = {}
+    for line in own:
+        if block := _block(line, capacities, is_behind=is_behind):
+            found[block] = found.get(block, 0) + line.tasks
+    order = ("workers", "pause", "processes", "slots")
+    blocks = [_Block(*block, tasks) for block, tasks in found.items()]
+    return sorted(blocks, key=lambda block: order.index(block.cause))
+
+
+def _block(
+    line: WaitingLine, capacities: Capacities, *, is_behind: bool
+) -> tuple[Cause, str | None] | None:
+    """Return why the start of a line is unknown, and the limit that makes it so."""
+    if not line.is_consumed:
+        return "workers", None
+    refs = [ref for ref in line.costs if ref in capacities]
+    for ref in refs:
+        if any(one and one.rate == 0 for one in capacities[ref]):
+            return "pause", ref.name
+    if _is_late(line, capacities) or (is_behind and line.late > _BEHIND_US):
+        return "processes", None
+    slots = next((ref.name for ref in refs if None in capacities[ref]), None)
+    return None if slots is None else ("slots", slots)
 
 
 def is_slower(waiting: int, measured: float | None, seconds: float) -> bool:
@@ -164,7 +232,7 @@ def _is_late(line: WaitingLine, capacities: Capacities) -> bool:
 def _last_line(
     lines: Sequence[WaitingLine], matches: LineFilter, capacities: Capacities
 ) -> Drained:
-    """Return when the last of the matching lines is empty."""
+    """Return when the last of the matching lines is empty that is empty at some time."""
     parts: list[FluidLine] = []
     is_own: list[bool] = []
     for line in lines:
@@ -178,10 +246,5 @@ def _last_line(
             parts.append(FluidLine(tasks, costs, rank, line.weight, line.queue))
             is_own.append(matches(line))
     ends = zip(drain_times(parts), is_own, strict=True)
-    return max((end for end, own in ends if own), key=lambda end: end.seconds)
-
-
-def _forecast(waiting: int, seconds: float, limit: str | None, now: int) -> Forecast:
-    if not isfinite(seconds):
-        return Forecast(waiting, None, None, limit)
-    return Forecast(waiting, seconds, at_time_or_none(now + seconds * MICROSECONDS), limit)
+    own_ends = (end for end, own in ends if own and isfinite(end.seconds))
+    return max(own_ends, key=lambda end: end.seconds, default=Drained(0.0, None))

@@ -23,9 +23,9 @@ from celery_throttle.observe.forecasts.states import (
     unused_state,
 )
 from celery_throttle.observe.observer import Observer
-from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.observe.status.stored import list_keys, read_names, read_stored
 from celery_throttle.observe.values import Preview
+from celery_throttle.observe.waiting import MAX_LINES
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
@@ -166,16 +166,13 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
 
     A change of a limit changes all its keys.
     """
-    now, lines = yield from read_all_lines(observer, MAX_LINES)
-    if lines is None:
-        found = yield from read_stored(observer, refs)
-        return Preview(sum(status.waiting for status in found), None, None)
+    found = yield from read_all_lines(observer, MAX_LINES, refs=refs)
     filters = [needs_limit(ref) for ref in refs]
 
     def needs_any(line: WaitingLine) -> bool:
         return any(needs(line) for needs in filters)
 
-    competing = competing_lines(lines.values(), needs_any)
+    competing = competing_lines(found.lines.values(), needs_any)
     states = yield from read_states(observer, {ref for line in competing for ref in line.costs})
     changed = {
         ref: change(ref, old) if {ref, LimitRef(ref.name, None)} & {*refs} else old
@@ -185,12 +182,17 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
         solve(
             competing,
             needs_any,
-            {ref: some[ref].capacities(ref.name, now) for ref in some},
-            now,
+            {ref: some[ref].capacities(ref.name, found.now) for ref in some},
+            found.now,
+            are_all=found.are_all,
         )
         for some in (states, changed)
     )
-    return Preview(before.waiting, before, after)
+    waiting = before.waiting
+    if not found.are_all:
+        stored = yield from read_stored(observer, refs)
+        waiting = max(waiting, sum(status.waiting for status in stored))
+    return Preview(waiting, before, after)
 
 
 def _converted(old: Availability, limits: Sequence[Limit]) -> Availability:

@@ -126,7 +126,7 @@ def read_fan_out(observer: Observer, name: str) -> Plan[tuple[int, float, Mappin
 def forecast_fan_outs(
     observer: Observer, fan_outs: Sequence[Progress], max_lines: int
 ) -> Plan[Mapping[str, Forecast]]:
-    """Return the forecasts of fan-outs by name; none if more lines wait than ``max_lines``."""
+    """Return the forecasts of fan-outs by name; so many lines are looked at."""
     waiting = [progress for progress in fan_outs if progress.waiting]
     if not waiting:
         return {}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.rules.rules import Rules
-from celery_throttle.observe.observer import Observer, at_time, read_keys
+from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer, at_time, read_keys
 from celery_throttle.observe.values import (
     LimitStatus,
     RulesStatus,
@@ -24,10 +24,6 @@ from celery_throttle.observe.values import (
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.rules import RulesVersion
 from celery_throttle.store.script import Call
-
-#: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
-#: every ten seconds at least.
-CONSUMED_SECONDS = 60.0
 
 #: Seconds for which a task counts as ungated after a worker has last seen such a start.
 _UNGATED_SECONDS = 600.0

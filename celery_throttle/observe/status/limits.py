@@ -37,14 +37,14 @@ from celery_throttle.observe.values import (
     Status,
     Usage,
 )
-from celery_throttle.operations.lines import END
+from celery_throttle.observe.waiting import MAX_LINES, Waiting, measure_waiting
 from celery_throttle.operations.plan import Plan
-
-#: Forecasts and ages look at this many lines at most.
-MAX_LINES = 2000
 
 #: Seconds for which a limit must have had room until its tasks count as runnable.
 _RUNNABLE_AFTER_SECONDS = 0.5
+
+#: Lines of which the tasks are counted by queue, of all limits of a page together.
+_MAX_COUNTED = 20_000
 
 #: The recent periods in the details of a limit: half a minute each.
 _PERIODS = 30
@@ -53,24 +53,13 @@ _PERIODS = 30
 _MAX_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
 
 
-class QueueWaiting(NamedTuple):
-    """The tasks of one queue that wait at a limit."""
-
-    tasks: int
-    oldest: float  #: seconds that the oldest of them has waited
-
-
-#: The tasks that wait at a limit, by their queues.
-Waiting = dict[str, QueueWaiting]
-
-
 class Measured(NamedTuple):
     """The status of some limits and keys, and what was read for it."""
 
     fleet: Fleet
     statuses: list[LimitStatus]
     waiting: list[Waiting]  #: at each of them
-    lines: Lines  #: all that wait anywhere; empty if none wait at these limits, or too many
+    lines: Lines  #: that wait anywhere; if there are too many, some; empty if none wait at these
 
 
 def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Status]:
@@ -87,8 +76,8 @@ def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
     found = yield from _measure(observer, [LimitRef(name, None) for name in names])
     waits: dict[str, float] = {}
     for waiting in found.waiting:
-        for queue, (_, oldest) in waiting.items():
-            waits[queue] = max(oldest, waits.get(queue, 0.0))
+        for queue, found_there in waiting.queues.items():
+            waits[queue] = max(found_there.oldest, waits.get(queue, 0.0))
     return Status(
         at=found.fleet.at,
         limits=tuple(found.statuses),
@@ -137,25 +126,23 @@ def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
     fleet = yield from read_fleet(observer)
     stored = yield from read_stored(observer, refs)
     waiting: list[Waiting] = []
-    has_all = True
     for ref, status in zip(refs, stored, strict=True):
-        found, is_complete = yield from _measure_waiting(observer, ref, status.waiting)
-        waiting.append(found)
-        has_all = has_all and is_complete
+        nothing = Waiting({}, is_complete=True)
+        found_there = measure_waiting(observer, ref, max(MAX_LINES, _MAX_COUNTED // len(refs)))
+        waiting.append((yield from found_there) if status.waiting else nothing)
     defined = [ref for ref, status in zip(refs, stored, strict=True) if status.defined]
     states = yield from read_states(observer, defined)
-    queues = set(chain(*waiting))
+    queues = set(chain(*(one.queues for one in waiting)))
     overdue = yield from read_overdue(observer, queues, _RUNNABLE_AFTER_SECONDS)
     runnable = overdue.count_runnable(queues)
     lines: Lines = {}
     forecasts: dict[LimitRef, Forecast] = {}
-    filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one}
-    if filters and has_all:
+    filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one.queues}
+    if filters:
         all_queues = sorted(queues | fleet.consumed.keys())
-        now, all_lines = yield from read_all_lines(observer, MAX_LINES, all_queues)
-        if all_lines is not None:
-            lines = all_lines
-            forecasts = yield from forecast_lines(observer, lines, filters, now)
+        found = yield from read_all_lines(observer, MAX_LINES, all_queues, filters)
+        lines = found.lines
+        forecasts = yield from forecast_lines(observer, found, filters)
     statuses = [
         replace(
             status,
@@ -165,34 +152,12 @@ def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
                 for other, tasks in runnable.items()
                 if other == ref or (ref.key is None and other.name == ref.name)
             ),
-            oldest=max((oldest for _, oldest in one.values()), default=None),
+            oldest=max((found.oldest for found in one.queues.values()), default=None),
             forecast=forecasts.get(ref),
         )
         for ref, status, one in zip(refs, stored, waiting, strict=True)
     ]
     return Measured(fleet, statuses, waiting, lines)
-
-
-def _measure_waiting(observer: Observer, ref: LimitRef, waiting: int) -> Plan[tuple[Waiting, bool]]:
-    """Measure what waits at a limit, or at one key of it.
-
-    Also returns whether each line was looked at: there may be too many.
-    """
-    queues: Waiting = {}
-    if not waiting:
-        return queues, True
-    keys, by_key = observer.keys, ref.key is not None
-    name = keys.waiting_lists(ref) if by_key else keys.waiting_list_index(ref.name)
-    cursor, lines, head = b"" if by_key else b"0", 0, keys.queue("").due
-    while True:
-        cursor, count, is_truncated, found = yield observer.call("measure_waiting", [name], cursor)
-        lines += count
-        for due, more, oldest_us in zip(found[::3], found[1::3], found[2::3], strict=True):
-            queue = due.decode().removeprefix(head)
-            tasks, oldest = queues.get(queue, (0, 0.0))
-            queues[queue] = QueueWaiting(tasks + more, max(oldest, oldest_us / MICROSECONDS))
-        if cursor == END or lines >= MAX_LINES:
-            return queues, cursor == END and not is_truncated
 
 
 def _read_usages(found: Availability) -> tuple[Usage, ...]:
@@ -208,9 +173,10 @@ def _read_usages(found: Availability) -> tuple[Usage, ...]:
 
 
 def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
-    by_tasks = sorted(waiting.items(), key=lambda item: (-item[1].tasks, item[0]))
+    by_tasks = sorted(waiting.queues.items(), key=lambda item: (-item[1].tasks, item[0]))
     return tuple(
-        QueueStatus(name, tasks, fleet.consumes(name, oldest)) for name, (tasks, oldest) in by_tasks
+        QueueStatus(name, found.tasks, waiting.is_complete, fleet.consumes(name, found.oldest))
+        for name, found in by_tasks
     )
 
 

@@ -13,9 +13,9 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.reader import forecast_task
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
-from celery_throttle.observe.status.limits import MAX_LINES
 from celery_throttle.observe.status.stored import list_keys, read_stored, shown_ref
 from celery_throttle.observe.values import Pause
 from celery_throttle.operations.lines import limit_names, waiting_queues
@@ -48,7 +48,8 @@ class TaskStatus:
         limits: The limits that the task needs, as triples: limit, encoded key or None, and cost in
             units.
         blocked_by: The limit, and the encoded key or None, at which the line waits.
-        starts_in: The seconds until the expected start; None if unknown.
+        forecast: When the task is expected to start: the forecast of the tasks of its line up to
+            this one.
         pauses: The pauses of these limits and keys, and of the fan-out of the task.
         worker: The worker that has claimed the task.
         lease: The seconds until the worker counts as lost if it does not renew its lease.
@@ -64,7 +65,7 @@ class TaskStatus:
     line_tasks: int | None = None
     limits: tuple[tuple[str, str | None, float], ...] = ()
     blocked_by: tuple[str, str | None] | None = None
-    starts_in: float | None = None
+    forecast: Forecast | None = None
     pauses: tuple[Pause, ...] = ()
     worker: str | None = None
     lease: float | None = None
@@ -161,7 +162,8 @@ def _explain_line(
         for field, cost in zip(costs[::2], costs[1::2], strict=True)
     ]
     statuses = yield from read_stored(observer, [ref for ref, _ in needs])
-    starts_in = yield from forecast_task(observer, line, position, MAX_LINES, queues)
+    queue = status.queue or ""
+    forecast = yield from forecast_task(observer, queue, line, position, queues)
     return replace(
         status,
         task=name_of(message),
@@ -169,7 +171,7 @@ def _explain_line(
         line_tasks=tasks,
         limits=tuple((ref.name, ref.key, cost) for ref, cost in needs if ref.name != FAN_OUT_NAME),
         blocked_by=shown_ref(needs[index - 1][0]),
-        starts_in=starts_in,
+        forecast=forecast,
         pauses=tuple(dict.fromkeys(chain(*(status.pauses for status in statuses)))),
         expires=at_time_or_none(expires),
     )

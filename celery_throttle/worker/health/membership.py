@@ -17,7 +17,8 @@ from celery_throttle.errors import LimitError, StoreError
 from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
-from celery_throttle.observe.status.fleet import CONSUMED_SECONDS, REPORT_SECONDS
+from celery_throttle.observe.observer import CONSUMED_SECONDS
+from celery_throttle.observe.status.fleet import REPORT_SECONDS
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits

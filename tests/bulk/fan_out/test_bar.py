@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import redis
 
 from celery_throttle.bulk.fan_out import Progress
 from celery_throttle.bulk.fan_out.bar import describe
@@ -72,6 +74,16 @@ def test_the_bar_on_a_terminal(redis_url: str) -> None:
     assert "40 of 40, 40 revoked" in text
 
 
+@pytest.fixture
+def live_worker(app: Any, redis_url: str) -> Iterator[None]:
+    """A worker lives, and takes nothing."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.zadd(app.throttle.keys.membership, {"worker": 1e16})
+        yield
+        client.delete(app.throttle.keys.membership)
+
+
+@pytest.mark.usefixtures("live_worker")
 @pytest.mark.parametrize("paused", [None, 30.0, "for ever"])
 def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     app.throttle["api"].define("10/s")
@@ -84,7 +96,7 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     assert found.waiting == 100
     assert found.seconds == pytest.approx(20, rel=0.05)  # both share the limit
     # Nobody takes the tasks: half a second later a forecast says that workers are missing.
-    assert found.limited_by == "api" or time.monotonic() > began + 0.5
+    assert found.cause == "limit" or time.monotonic() > began + 0.5
     assert app.throttle["api"].forecast().waiting == 400
     if paused is None:
         return
@@ -93,7 +105,7 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     found = fan_out.forecast()
     late = time.monotonic() - before_pause
     if paused == "for ever":
-        assert found.limited_by == "pause"
+        assert (found.cause, found.limited_by) == ("pause", None)
     else:
         assert found.limited_by == "api" or time.monotonic() > began + 0.5
     assert (found.seconds is None) == (paused == "for ever")
@@ -102,6 +114,7 @@ def test_a_forecast_of_a_fan_out(app: Any, paused: Any) -> None:
     assert app.throttle.fan_out_named("b").forecast().seconds == pytest.approx(30, rel=0.05)
 
 
+@pytest.mark.usefixtures("live_worker")
 def test_a_forecast_goes_by_weights(app: Any) -> None:
     app.throttle["api"].define("10/s")
     app.throttle["mail"].define("1000/s burst 1000")

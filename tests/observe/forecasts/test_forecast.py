@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 
 import pytest
 
 from celery_throttle import Forecast, Limiter, LimitValueError, UnknownLimitError
 from celery_throttle.limits.key import ItemLike
+from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.observe.forecasts.reader import forecast_fan_out, read_lines
-from celery_throttle.observe.forecasts.solver import WORKERS
 from tests.ends import MakeEnd
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.servers.server import wait_until
@@ -34,7 +34,16 @@ LIMITS = {
 
 @pytest.fixture
 def make(redis_url: str) -> Iterator[Make]:
-    yield from make_protocols(redis_url)
+    make: Make
+
+    def with_worker(limits: Mapping[str, LimitsLike]) -> Protocol:
+        lines = make(limits)
+        lines.add_worker()
+        return lines
+
+    for made in make_protocols(redis_url):
+        make = made
+        yield with_worker
 
 
 @pytest.fixture
@@ -101,7 +110,7 @@ def test_windows_of_a_calendar_begin_when_they_do(lines: Protocol) -> None:
 
 def test_with_nothing_waiting_it_is_now(lines: Protocol) -> None:
     now = datetime.fromtimestamp(lines.now / SECOND, timezone.utc)
-    assert forecast(lines) == Forecast(waiting=0, seconds=0.0, at=now, limited_by=None)
+    assert forecast(lines) == Forecast(0, 0.0, now, now, unknown=0, limited_by=None, cause=None)
 
 
 def test_what_fits_starts_now(lines: Protocol) -> None:
@@ -214,6 +223,7 @@ def test_who_needs_a_slot_waits_for_nobody_knows_how_long(lines: Protocol) -> No
     park(lines, 30, "github")
     found = forecast(lines, "github")
     assert (found.waiting, found.seconds, found.at, found.limited_by) == (30, None, None, "github")
+    assert (found.cause, found.unknown, found.earliest) == ("slots", 30, lines.time(0.2))
     measured = lines.limiter["github"].forecast(measured=4.0)
     assert (measured.seconds, measured.limited_by) == (7.5, "github")
 
@@ -222,13 +232,13 @@ def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> 
     park(lines, 30, "api")
     lines.now += SECOND
     found = forecast(lines)
-    assert found.seconds == pytest.approx(2.9)
-    assert found.limited_by == WORKERS
+    assert (found.seconds, found.earliest) == (None, lines.time(2.9))
+    assert (found.cause, found.limited_by, found.unknown) == ("processes", None, 30)
     for wrong in (0, -1, "a"):
         with pytest.raises(LimitValueError, match="measured is"):
             lines.limiter["api"].forecast(measured=wrong)  # type: ignore[arg-type]  # that is the point
     measured = lines.limiter["api"].forecast(measured=0.5)
-    assert (measured.seconds, measured.limited_by) == (60.0, WORKERS)
+    assert (measured.seconds, measured.cause, measured.unknown) == (60.0, "processes", 0)
 
 
 def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protocol) -> None:
@@ -239,9 +249,9 @@ def test_where_more_is_left_than_is_taken_workers_are_too_few_too(lines: Protoco
     found = forecast(lines, "window")
     assert found.waiting == 25
     assert found.seconds == 0
-    assert found.limited_by is None  # it was taken just now
+    assert found.cause is None  # it was taken just now
     lines.now += 10_000
-    assert forecast(lines, "window").limited_by == WORKERS
+    assert forecast(lines, "window").cause == "processes"
     lines.limiter["window"].pause(1)
     assert forecast(lines, "window").limited_by == "window"
 
@@ -257,6 +267,7 @@ def test_what_is_paused_until_resumed_never_starts(
     lines.limiter[paused].pause(None)
     found = lines.limiter[paused].forecast(measured=measured)
     assert (found.seconds, found.at, found.limited_by) == (None, None, paused)
+    assert (found.cause, found.unknown) == ("pause", 25 if paused == "api" else 20)
     lines.limiter[paused].resume()
     lines.limiter["other", "one"].pause(None)  # another key
     assert lines.limiter["other"].forecast(measured=5.0).seconds is not None
@@ -272,7 +283,9 @@ def test_what_is_paused_until_resumed_holds_up_no_other(make: Make) -> None:
     found = lines.limiter["mail", 1].forecast()
     assert found.seconds is not None
     assert found.seconds < 3
-    assert lines.limiter["api"].forecast().seconds is None
+    api = lines.limiter["api"].forecast()
+    assert (api.seconds, api.cause, api.limited_by, api.unknown) == (None, "pause", "mail", 100)
+    assert api.earliest == lines.time(1.99)  # of the other 200
 
 
 #: Assigns all lines that need two limits to a fan-out, in their about-tables.

@@ -138,6 +138,7 @@ def test_pauses(lines: Protocol) -> None:
 
 
 def test_waiting_tasks(lines: Protocol) -> None:
+    lines.add_worker()
     lines.limiter["mail"].try_acquire()
     for number in range(4):
         park(lines, f"t{number}", "mail")

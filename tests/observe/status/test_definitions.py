@@ -27,6 +27,7 @@ API, MAIL, DAY = (LimitRef(name, None) for name in LIMITS)
 def lines(redis_url: str) -> Iterator[Protocol]:
     """Fifty tasks wait for `api`, thirty of them for two keys of `mail`, too; ten for `day`."""
     lines = Protocol(redis_url, LIMITS)
+    lines.add_worker()
     lines.limiter["api"].try_acquire()
     for number in range(50):
         keys = [("mail", f"k{number % 2}")] if number < 30 else []

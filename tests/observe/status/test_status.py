@@ -58,7 +58,8 @@ def test_what_waits(lines: Protocol) -> None:
     assert (api.waiting, api.waiting_keys, api.runnable) == (5, 0, 0)
     assert api.oldest == pytest.approx(0.5, abs=1e-3)
     assert api.forecast is not None
-    assert api.forecast.seconds == pytest.approx(4.5)
+    assert (api.forecast.seconds, api.forecast.cause) == (None, "workers")  # none consumes q
+    assert api.forecast.earliest == lines.time(4.5)
     assert api.totals.parked == 5
     assert lines.limiter.status().stranded == (Stranded("q", 5, "queue", "q"),)
 
@@ -199,6 +200,7 @@ def test_the_origin_of_a_definition(lines: Protocol) -> None:
 
 
 def test_why_a_task_waits(lines: Protocol) -> None:
+    lines.add_worker()
     lines.limiter["api"].try_acquire()
     for number in range(5):
         lines.park(f"t{number}", ["api", ("mail", "a")])
@@ -207,11 +209,13 @@ def test_why_a_task_waits(lines: Protocol) -> None:
     assert (task.location, task.queue, task.position, task.line_tasks) == ("line", "q", 3, 5)
     assert task.limits == (("api", None, 1.0), ("mail", "a", 1.0))
     assert task.blocked_by == ("api", None)
-    assert task.starts_in == pytest.approx(2.5)
+    assert task.forecast is not None
+    assert task.forecast.seconds == pytest.approx(2.5)
     assert task.waited == pytest.approx(0.5)
     lines.limiter["mail"].pause(None, reason="down", by="ann")
     paused = lines.limiter.explain("t2")
-    assert paused.starts_in is None
+    assert paused.forecast is not None
+    assert (paused.forecast.seconds, paused.forecast.cause) == (None, "pause")
     assert [(one.key, one.seconds) for one in paused.pauses] == [(None, math.inf)]
 
 
@@ -310,3 +314,32 @@ def test_a_weight_that_ends(lines: Protocol) -> None:
     assert status_of(lines, "api").weight == 5
     lines.now += 60 * SECOND
     assert status_of(lines, "api").weight == 1
+
+
+def test_a_limit_beside_thousands_of_keys_has_its_forecast(lines: Protocol) -> None:
+    """Which tasks of the other lines need it too is unknown, so it may end later."""
+    lines.add_worker()
+    for number in range(2100):
+        lines.park(
+            f"m{number}", [("mail", number)], queue="q" if number % 2 else "r", may_run=False
+        )
+    for number in range(50):
+        lines.park(f"a{number}", ["api"], queue="r", may_run=False)
+    for found in (status_of(lines, "api").forecast, lines.limiter.explain("a49").forecast):
+        assert found is not None
+        assert (found.waiting, found.seconds, found.cause) == (50, None, "lines")
+        assert found.earliest == lines.time(49)
+    exact = lines.limiter["api"].forecast()  # reads all lines, however many
+    assert (exact.waiting, exact.seconds, exact.at) == (50, 49, lines.time(49))
+
+
+def test_the_tasks_of_each_queue_are_counted_exactly_or_at_least(lines: Protocol) -> None:
+    for number in range(2500):
+        lines.park(
+            f"m{number}", [("mail", number)], queue="q" if number % 5 else "r", may_run=False
+        )
+    queues = lines.limiter["mail"].status().queues
+    assert [(one.name, one.waiting, one.is_exact) for one in queues] == [
+        ("q", 2000, True),
+        ("r", 500, True),
+    ]

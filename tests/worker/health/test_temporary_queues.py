@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
-from celery_throttle.observe.status.fleet import CONSUMED_SECONDS
+from celery_throttle.observe.observer import CONSUMED_SECONDS
 from celery_throttle.worker.tuning import STATUS_REPORT_SECONDS
 from tests.apps import copies
 from tests.servers.server import wait_until

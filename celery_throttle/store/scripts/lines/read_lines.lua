@@ -1,7 +1,12 @@
 -- read_lines.lua: reads the lines of one queue, some at a time.
 -- KEYS  1-4  the queue's lines, messages, due, polls
--- ARGV  2    cursor: '0' at first, then the one that the last call replied
+--       5    zset: live workers
+--       6    zset `consumed`, see `heartbeat.lua`
+-- ARGV  2    for how long (us) a queue counts as consumed after a worker has reported that
+--       3    cursor: '0' at first, then the one that the last call replied
+--       then the lines to read, 20 at most; without them, all lines are read
 -- Reply {cursor of the next call, '0' at the end; for how long (us) a limit has had room for tasks that nobody takes;
+--        1 if a live worker consumes the queue, as far as workers have reported it, else 0;
 --        {line, fan-out or '', weight, {name, field, cost, ...}, {rank, tasks, ...}}, ...}
 --       A cost is the mean of some tasks of the line, in millionths. A line without a descriptor is left out.
 
@@ -56,7 +61,12 @@ end
 local most_lines = math.max(1, math.min(MOST_LINES, redis.call('HLEN', lines)))
 local samples = math.max(3, math.min(32, math.floor(SAMPLES / most_lines)))
 local due_since = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or now)
-local cursor, reply = ARGV[2], { '', math.max(0, now - due_since) }
+local reported = redis.call('ZSCORE', KEYS[6], lines)
+local newest = redis.call('ZRANGE', KEYS[5], -1, -1, 'WITHSCORES')[2]
+local has_workers = newest and tonumber(newest) > now
+-- Workers report a queue that has just got its first task within some seconds.
+local is_consumed = has_workers and (not reported or tonumber(reported) > now - ARGV[2])
+local cursor, reply = ARGV[3], { '0', math.max(0, now - due_since), is_consumed and 1 or 0 }
 
 local function add_line(line, packed)
   local _, descriptor = unpack_descriptor(packed)
@@ -73,6 +83,15 @@ local function add_line(line, packed)
   end
 end
 
+if ARGV[4] then
+  for i = 4, #ARGV do
+    local packed = redis.call('HGET', lines, ARGV[i])
+    if packed then
+      add_line(ARGV[i], packed)
+    end
+  end
+  return reply
+end
 for _ = 1, MOST_LINES do
   local step = redis.call('HSCAN', lines, cursor, 'COUNT', 1)
   cursor = step[1]
