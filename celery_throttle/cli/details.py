@@ -146,7 +146,7 @@ def why(target: Target, task_id: str, *, as_json: bool) -> None:
 
 
 def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
-    text = task_text(status)
+    text = task_text(status, state)
     if status.location == "line":
         yield f"{text}, for {age(status.waited or 0.0)}."
         yield from _explain_line(status)
@@ -155,7 +155,7 @@ def _explain(status: TaskStatus, state: str | None) -> Iterator[str]:
         yield f"{text} If the worker is lost, it returns to its line in {lease}."
     else:
         yield text
-    if state is not None:
+    if state is not None and status.location != "unknown":
         yield f"The result backend has stored its state {state}."
 
 

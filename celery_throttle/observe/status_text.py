@@ -216,8 +216,11 @@ def change_text(change: Change) -> str:
     return f"{change.old or 'none'} -> {change.new or 'none'}{lasts_text(change)}"
 
 
-def task_text(status: TaskStatus) -> str:
-    """Return where a task is, as the beginning of a sentence or as whole sentences."""
+def task_text(status: TaskStatus, state: str | None = None) -> str:
+    """Return where a task is, as the beginning of a sentence or as whole sentences.
+
+    ``state``: its state in the result backend.
+    """
     named = f"Task {status.task_id}" + (f" ({status.task})" if status.task else "")
     queue = "" if status.queue is None else f"queue {status.queue}"
     if status.location == "claimed":
@@ -231,6 +234,8 @@ def task_text(status: TaskStatus) -> str:
             "it, or failed to hand it over; its log says which. The task returns to its line when "
             "a worker that can run it reports to the server."
         )
+    if status.location == "unknown" and state is not None:
+        return f"{named} does not wait in a line. Its state in the result backend is {state}."
     if status.location == "unknown":
         return f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
     text = f"{named} waits in a line of {queue}"

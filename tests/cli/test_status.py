@@ -129,7 +129,10 @@ def test_why_of_an_unknown_task(shell: Shell) -> None:
 
 def test_why_shows_the_state_of_the_result_backend(app_shell: Shell) -> None:
     app_shell.app.backend.store_result("ended", 1, "SUCCESS")
-    assert "its state SUCCESS" in app_shell.run("why", "ended")
+    found = app_shell.run("why", "ended")
+    assert found == (
+        "Task ended does not wait in a line. Its state in the result backend is SUCCESS.\n"
+    )
     assert app_shell.json("why", "ended")["state"] == "SUCCESS"
 
 
