@@ -24,6 +24,7 @@ _MODULES = {
     "removal": ("drain", "move", "drop", "purge"),
     "fan_outs": ("fanouts", "fanout"),
     "history": ("history", "report"),
+    "workers": ("workers",),
     "serve": ("metrics", "web"),
     "rules": ("check", "diff", "apply", "dump"),
 }

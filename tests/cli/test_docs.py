@@ -101,6 +101,7 @@ COMMANDS = {
     "`show`": ("show", "mail"),
     "`why`": ("why", "id1"),
     "`waiting`": ("waiting", "mail"),
+    "`workers`": ("workers",),
     "`history`": ("history",),
     "`fanouts`": ("fanouts",),
     "`fanout show`": ("fanout", "show", "nightly"),

@@ -64,8 +64,10 @@ class WorkerStatus(NamedTuple):
     """A worker as the server knows it."""
 
     name: str  #: its hostname, the id of its process, and a random text
-    #: Whether it has sent a heartbeat recently. If not, it has ended, or cannot reach the server.
+    #: Whether it has sent a heartbeat recently. If not, it was killed, or cannot reach the server.
     live: bool
+    #: Since when it has sent no heartbeat; None if it is live, or if it has never sent one.
+    lost: datetime | None
     claims: int  #: tasks that it has claimed from lines and not settled yet
     #: Seconds until these claims go back to their lines if it does not renew its lease.
     lease: float
@@ -120,14 +122,22 @@ def is_live(observer: Observer, worker: str) -> Plan[bool]:
 
 
 def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]]:
-    """Return live workers and others with claims, at most so many of each, by name."""
+    """Return live workers, and those lost within 15 minutes or with claims, by name.
+
+    At most so many of each kind.
+    """
     keys = observer.keys
-    rows = yield observer.call(
-        "list_workers", [keys.membership, keys.workers, keys.claims("")], most
-    )
+    names = [keys.membership, keys.workers, keys.claims("")]
+    now, *rows = yield observer.call("list_workers", names, most)
     found = [
-        WorkerStatus(name.decode(), flag == b"1", claims, lease_us / MICROSECONDS)
-        for name, flag, claims, lease_us in rows
+        WorkerStatus(
+            name=name.decode(),
+            live=lost_us == 0,
+            lost=at_time(now - lost_us) if lost_us > 0 else None,
+            claims=claims,
+            lease=lease_us / MICROSECONDS,
+        )
+        for name, lost_us, claims, lease_us in rows
     ]
     return tuple(sorted(found, key=lambda worker: worker.name))
 

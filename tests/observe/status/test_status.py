@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from celery_throttle import ConfigurationError, Limiter, UnknownLimitError
 from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.observe.status.fleet import is_consumed, read_rules_in_force
+from celery_throttle.observe.status.fleet import is_consumed, read_rules_in_force, read_workers
 from celery_throttle.observe.values import LimitStatus, Stranded
 from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.store.script import Argument, Call, script
@@ -91,6 +92,31 @@ def beat(lines: Protocol, worker: str, queue: str, lease: float) -> None:
     lease_us = round(lease * SECOND)
     args: list[Argument] = [lines.now, worker, lease_us, 0, 300 * SECOND, 600 * SECOND, "0", ""]
     lines.store.run(Call(script("heartbeat"), names, args))
+
+
+def test_a_lost_worker_is_listed_for_a_quarter_of_an_hour_and_one_that_ended_is_not(
+    lines: Protocol,
+) -> None:
+    observer = lines.limiter.observer
+
+    def listed() -> list[tuple[str, bool, datetime | None]]:
+        found = lines.limiter.run_plan(read_workers(observer, 10))
+        return [(one.name, one.live, one.lost) for one in found]
+
+    lost_at = lines.time(30)
+    for worker in ("ended", "lost", "other"):
+        beat(lines, worker, "q", 30)
+    beat(lines, "ended", "q", -45)
+    lines.now += 31 * SECOND
+    beat(lines, "other", "q", 30)
+    assert listed() == [("lost", False, lost_at), ("other", True, None)]
+    assert lines.limiter.status().workers == 1
+    lines.now += 895 * SECOND
+    beat(lines, "other", "q", 30)
+    assert listed() == [("lost", False, lost_at), ("other", True, None)]
+    lines.now += 10 * SECOND
+    beat(lines, "other", "q", 30)
+    assert listed() == [("other", True, None)]
 
 
 def test_a_queue_is_stranded_soon_after_its_last_worker_has_ended(lines: Protocol) -> None:

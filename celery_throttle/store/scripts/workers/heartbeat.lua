@@ -1,6 +1,6 @@
 -- heartbeat.lua: records that a worker lives and which queues it consumes. Replies how many workers live, the newest
 -- change of a limit, the limits in force, their pauses, and the queues that the broker has deleted.
--- KEYS  1   zset: live workers -> until when (us) they count as live
+-- KEYS  1   zset: live workers -> until when (us) they count as live; lost ones stay for a quarter of an hour
 --       2   hash: definitions of limits
 --       3   hash: tasks in quarantine, see `quarantine.lua`
 --       4   zset `temporary`: queues that the broker deletes with their last consumer
@@ -26,6 +26,9 @@
 --        field, its limits as text, ...,
 --        'pause ' and a name, for how long (us) it is paused, ...}
 --       {live workers}    if the worker ends
+
+-- For how long (us) a lost worker is shown as such.
+local LOST_KEPT = 15 * 60 * 1000000
 
 -- Note in one of the sets when a queue was consumed. A queue without tasks is removed from the set.
 local function note_consumed(set, lines, at)
@@ -63,7 +66,7 @@ local first_pause = 9 + queue_count
 
 work_without_memory()
 follow_clock(live)
-redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now))
+redis.call('ZREMRANGEBYSCORE', live, '(0', format_integer(now - LOST_KEPT))
 local reported_at, consumed_for, queues = now + math.min(0, lease), tonumber(ARGV[5]), {}
 for i = 1, queue_count do
   local lines = KEYS[8 + i]
@@ -78,10 +81,10 @@ redis.call('PEXPIRE', consumed, expiry_ms(tonumber(ARGV[6])))
 note_all(KEYS[7], queues, consumed_for)
 if lease <= 0 then
   remove_lease(live, worker)
-  return { redis.call('ZCOUNT', live, '(0', '+inf') }
+  return { redis.call('ZCOUNT', live, '(' .. format_integer(now), '+inf') }
 end
 write_lease(live, worker, now + lease)
-redis.call('PEXPIRE', live, expiry_ms(lease))
+redis.call('PEXPIRE', live, expiry_ms(lease + LOST_KEPT))
 
 local since, names_with_keys = now - consumed_for, {}
 for name in string.gmatch(ARGV[8], '%S+') do
@@ -90,7 +93,7 @@ end
 note_all(KEYS[8], names_with_keys, tonumber(ARGV[6]))
 local newest = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)[1]
 local reply = {
-  redis.call('ZCOUNT', live, '(0', '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
+  redis.call('ZCOUNT', live, '(' .. format_integer(now), '+inf'), redis.call('HLEN', KEYS[3]), newest and newest[1] or '',
   list_deleted(temporary, consumed, since),
 }
 

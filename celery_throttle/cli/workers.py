@@ -1,0 +1,51 @@
+"""``workers``: the live workers, and those that were lost lately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from celery_throttle.cli.shared.console import Row, Table, echo_json, terminal_width
+from celery_throttle.cli.shared.options import command, most_option
+from celery_throttle.cli.shared.target import Target
+from celery_throttle.cli.shared.text import clock, zone
+from celery_throttle.observe.status.fleet import WorkerStatus, read_workers
+from celery_throttle.observe.status_text import age, to_json
+from celery_throttle.observe.text import count
+
+
+@command(most_option(500, "live workers, and of lost ones"))
+def workers(target: Target, *, most: int, as_json: bool) -> None:
+    """List the live workers, and those that were lost in the last 15 minutes.
+
+    A lost worker has sent no heartbeat: it was killed, is stopped, or cannot reach the server. Its
+    claims return to their lines when its lease ends.
+    """
+    throttle = target.throttle
+    found = throttle.run_plan(read_workers(throttle.observer, most))
+    if as_json:
+        echo_json({"workers": [to_json(one._asdict()) for one in found]})
+        return
+    for line in _lines(found):
+        click.echo(line)
+
+
+def _lines(found: Sequence[WorkerStatus]) -> Iterator[str]:
+    if found:
+        rows = [Row((one.name, _state(one), f"{one.claims:,}", _returns(one))) for one in found]
+        table = Table(("worker", "state", ">claims", ">return in"), rows)
+        yield from table.lines(terminal_width())
+        yield ""
+    live = sum(one.live for one in found)
+    yield f"{count(live, 'live worker')}, {count(len(found) - live, 'lost worker')}"
+
+
+def _state(one: WorkerStatus) -> str:
+    if one.live:
+        return "live"
+    return "lost" if one.lost is None else f"lost since {clock(one.lost)} {zone()}"
+
+
+def _returns(one: WorkerStatus) -> str:
+    return age(max(0.0, one.lease)) if one.claims and not one.live else "-"
