@@ -33,8 +33,9 @@ Messages name the offending text and what is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 _MAX_SHOWN_LENGTH = 100
 
@@ -309,6 +310,15 @@ def require_extra(package: str, feature: str, extra: str) -> Iterator[None]:
             f"{feature} needs {package}, which is not installed: "
             f'pip install "celery-global-throttle[{extra}]"'
         ) from error
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "allowed") -> str:
+    """Return what to write for a wrong name: the most similar one, or else all of them."""
+    names = sorted(known)
+    similar = get_close_matches(name, names, 1)
+    if similar:
+        return f"write {similar[0]!r}"
+    return f"{otherwise}: {', '.join(map(repr, names)) or 'none'}"
 
 
 def shown(value: object) -> str:

@@ -105,7 +105,7 @@ def acquire(tenant_id: int) -> Decision | None:
         print(decision.allowed, decision.remaining, decision.reset_after)
     limiter["search"].reserve(1000).settle(900)
     print(limiter.status(), handle.status(), handle.forecast(), handle.report())
-    limiter["tenant", tenant_id].define("20/s", seconds=60, reason="sale", by="me")
+    limiter["tenant", tenant_id].define("20/s", lasts=60, reason="sale", by="me")
     handle.pause(30, reason="bounces")
     handle.resume()
     return handle.acquire_up_to(5)

@@ -17,7 +17,7 @@ from celery_throttle.algorithms.escalation import RefusalRows
 from celery_throttle.algorithms.pause import Pause
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import Mark
-from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
+from celery_throttle.errors import LimitValueError, UnknownLimitError, nearest, shown
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import ENDLESS_US, pause_to_seconds, to_us
@@ -315,8 +315,8 @@ class MemoryLimits:
     def _definition(self, ref: LimitRef) -> Definition:
         definition = self._find_definition(ref)
         if definition is None:
-            known = ", ".join(sorted(map(repr, self.names()))) or "none"
-            raise UnknownLimitError(f"limit {shown(ref.name)} is not defined; allowed: {known}")
+            advice = nearest(ref.name, self.names())
+            raise UnknownLimitError(f"limit {shown(ref.name)} is not defined; {advice}")
         return definition
 
     def _check(

@@ -17,6 +17,7 @@ from celery_throttle.cli.shared.options import (
 )
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import paused_text, preview_text, sentence
+from celery_throttle.errors import UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.status.definitions import (
@@ -25,7 +26,7 @@ from celery_throttle.observe.status.definitions import (
     preview_pause,
     preview_reset,
 )
-from celery_throttle.observe.status.stored import read_names
+from celery_throttle.observe.status.stored import read_names, read_stored
 from celery_throttle.observe.status_text import below_text, ref_text, waiting_text
 from celery_throttle.observe.text import count, format_seconds
 
@@ -44,6 +45,8 @@ def pause(
     A new pause never shortens a pause that is already in force.
     """
     throttle = target.throttle
+    if ref is not None:
+        target.check_known(ref)
     names = [] if ref else throttle.run_plan(read_names(throttle.observer))
     refs = [ref] if ref else [LimitRef(name, None) for name in names]
     preview = throttle.run_plan(preview_pause(throttle.observer, refs, lasts))
@@ -71,6 +74,7 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
         names = target.throttle.resume_all(**author)
         echo_result({"limits": names}, _all_text("Resumed", names), as_json=as_json)
         return
+    target.check_known(ref)
     was_paused = target.throttle[ref].resume(**author)
     text = ref_text(ref)
     text = f"Resumed {text}." if was_paused else f"{sentence(text)} was not paused."
@@ -93,6 +97,7 @@ def _all_text(done: str, names: list[str]) -> str:
     click.option(
         "--weight", type=click.IntRange(1, 100), help="Weight of the lines that need the limit."
     ),
+    click.option("--new", is_flag=True, help="Define a limit that did not exist before."),
     for_option("definition", "undefine"),
     author_options,
 )
@@ -102,6 +107,7 @@ def define(
     *,
     texts: tuple[Limit, ...],
     weight: int | None,
+    new: bool,
     lasts: float | None,
     as_json: bool,
     **author: str | None,
@@ -114,11 +120,13 @@ def define(
     if not texts and weight is None:
         raise click.UsageError('give a limit, such as "50/s", or --weight, or both')
     throttle, preview = target.throttle, None
+    if not new:
+        _require_known(target, ref)
     if texts:
         preview = throttle.run_plan(preview_definition(throttle.observer, ref, texts))
         if not as_json:
             click.echo(preview_text(preview))
-    throttle[ref].define(texts or None, weight=weight, seconds=lasts, **author)
+    throttle[ref].define(texts or None, weight=weight, lasts=lasts, **author)
     clauses = [str(text) for text in texts]
     result = {**_fields(ref), "clauses": clauses, "weight": weight, "seconds": lasts}
     parts = ["; ".join(clauses)] if texts else []
@@ -126,6 +134,13 @@ def define(
     until = "until undefine" if lasts is None else f"for {format_seconds(lasts)}"
     text = f"Defined {ref_text(ref)}, {until}: {', '.join(parts)}."
     echo_result({**result, "preview": preview}, text, as_json=as_json)
+
+
+def _require_known(target: Target, ref: LimitRef) -> None:
+    try:
+        target.check_known(ref)
+    except UnknownLimitError as error:
+        raise UnknownLimitError(f"{error}; for a new limit, add --new") from None
 
 
 @command(takes_ref(key_option=True), author_options, yes_option)
@@ -137,7 +152,12 @@ def undefine(
     The definition of the rules file or the code is in force again.
     """
     throttle = target.throttle
-    throttle.run_plan(throttle.plans.check_known(ref))
+    target.check_known(ref)
+    if not _has_definition(target, ref):
+        result = {**_fields(ref), "clauses": None, "preview": None}
+        text = f"{sentence(ref_text(ref))} has no definition by define: nothing has changed."
+        echo_result(result, text, as_json=as_json)
+        return
     below = throttle.run_plan(limits_below(throttle.observer, ref))
     preview = throttle.run_plan(preview_definition(throttle.observer, ref, below))
     clauses = [str(one) for one in below]
@@ -146,6 +166,15 @@ def undefine(
     result = {**_fields(ref), "clauses": clauses, "preview": preview}
     text = f"Undefined {ref_text(ref)}: {'; '.join(clauses) or 'not defined'} from now on."
     echo_result(result, text, as_json=as_json)
+
+
+def _has_definition(target: Target, ref: LimitRef) -> bool:
+    """Whether undefine changes a limit: define made it, or its weight, or other code did."""
+    throttle = target.throttle
+    (stored,) = throttle.run_plan(read_stored(throttle.observer, [ref]))
+    layer = None if stored.origin is None else stored.origin.layer
+    is_of_other_code = target.has_app and ref.name not in throttle.limits
+    return layer == "run time" or stored.weight != 1 or is_of_other_code
 
 
 @command(takes_ref(), author_options, yes_option)
@@ -157,7 +186,7 @@ def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: 
     Slots in use, definitions, weights, waiting tasks, totals and the history stay.
     """
     throttle = target.throttle
-    throttle.run_plan(throttle.plans.check_known(ref))
+    target.check_known(ref)
     preview = throttle.run_plan(preview_reset(throttle.observer, ref))
     whole = "" if ref.key else ", but not what its keys have in use"
     confirm(

@@ -17,10 +17,11 @@ from celery_throttle.observe.text import count
 
 @command(most_option(500, "live workers, and of lost ones"))
 def workers(target: Target, *, most: int, as_json: bool) -> None:
-    """List the live workers, and those that were lost in the last 15 minutes.
+    """List the live workers, and those that were lost lately.
 
-    A lost worker has sent no heartbeat: it was killed, is stopped, or cannot reach the server. Its
-    claims return to their lines when its lease ends.
+    Those that were lost in the last 15 minutes are listed. A lost worker has sent no heartbeat: it
+    was killed, is stopped, or cannot reach the server. Its claims return to their lines when its
+    lease ends.
     """
     throttle = target.throttle
     found = throttle.run_plan(read_workers(throttle.observer, most))

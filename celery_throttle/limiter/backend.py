@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from celery_throttle.limits.duration import Duration
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.observer import Observer
@@ -50,11 +51,11 @@ class Plans(acquire.AcquirePlans):
 AnyPlans = Plans | MemoryPlans
 
 
-def pause_all(plans: AnyPlans, seconds: float | None, author: Author) -> Plan[list[str]]:
+def pause_all(plans: AnyPlans, lasts: Duration | None, author: Author) -> Plan[list[str]]:
     """Pause every limit; return their names."""
     names = yield from _all_names(plans)
     for name in names:
-        yield from plans.pause(LimitRef(name, None), seconds, author)
+        yield from plans.pause(LimitRef(name, None), lasts, author)
     return names
 
 

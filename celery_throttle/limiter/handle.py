@@ -6,6 +6,7 @@ from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
@@ -220,16 +221,17 @@ class LimitHandle:
         plan = read_waiting_tasks(limiter.observer, self.ref, limiter.task_name, first, most)
         return limiter.run_plan(plan)
 
-    def report(self, seconds: float = 86_400.0) -> Report:
+    def report(self, period: Duration = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
 
         Args:
-            seconds: The length of the period until now, 1 second to a week; default a day. Above 15
+            period: The length of the period until now, 1 second to a week; default a day. Above 15
                 minutes, the counts have a resolution of ten minutes.
 
         Raises:
             LimitValueError: The duration is out of range.
         """
+        seconds = check_duration(period, "a period")
         return self.limiter.run_plan(read_report(self.limiter.observer, self.ref.name, seconds))
 
     def define(
@@ -237,7 +239,7 @@ class LimitHandle:
         definition: LimitsLike | None = None,
         *,
         weight: int | None = None,
-        seconds: float | None = None,
+        lasts: Duration | None = None,
         reason: str | None = None,
         by: str | None = None,
     ) -> None:
@@ -255,8 +257,9 @@ class LimitHandle:
                 without its own weight has the weight of its name; the default for a name is 1. If a
                 line needs several limits, the greatest weight counts. None (the default): do not
                 change the weight.
-            seconds: The duration of the definition, 0 to 1e9. After that, the rules file or the
-                code decides again. None (the default): until :meth:`undefine`.
+            lasts: The duration of the definition, 0 to 1e9 seconds, text such as ``"1h30m"``, or a
+                ``timedelta``. After that, the rules file or the code decides again. None (the
+                default): until :meth:`undefine`.
             reason: The reason, up to 500 characters; recorded with the change.
             by: The author, up to 500 characters. Default: the user and host of this process.
 
@@ -272,7 +275,7 @@ class LimitHandle:
             5
         """
         author = Author.of(by, reason)
-        plan = self.limiter.plans.define(self.ref, definition, weight, lasts=seconds, author=author)
+        plan = self.limiter.plans.define(self.ref, definition, weight, lasts=lasts, author=author)
         self.limiter.run_plan(plan)
 
     def undefine(self, *, reason: str | None = None, by: str | None = None) -> None:
@@ -292,7 +295,7 @@ class LimitHandle:
         self.limiter.run_plan(self.limiter.plans.undefine(self.ref, Author.of(by, reason)))
 
     def pause(
-        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
+        self, lasts: Duration | None, *, reason: str | None = None, by: str | None = None
     ) -> float:
         """Pause the limit for all clients and all waiting tasks.
 
@@ -300,7 +303,8 @@ class LimitHandle:
         is already in force.
 
         Args:
-            seconds: The duration, 0 to 1e9. None, or more than 500 million: until :meth:`resume`.
+            lasts: The duration, 0 to 1e9 seconds, text such as ``"10m"``, or a ``timedelta``. None,
+                or more than 500 million seconds: until :meth:`resume`.
             reason: The reason, up to 500 characters; shown with the pause.
             by: See :meth:`define`.
 
@@ -308,9 +312,9 @@ class LimitHandle:
             The seconds for which the limit is paused now; infinity until it is resumed.
 
         Raises:
-            LimitValueError: ``seconds`` is out of range.
+            LimitValueError: ``lasts`` is out of range, or no duration.
         """
-        plan = self.limiter.plans.pause(self.ref, seconds, author=Author.of(by, reason))
+        plan = self.limiter.plans.pause(self.ref, lasts, author=Author.of(by, reason))
         return self.limiter.run_plan(plan)
 
     def resume(self, *, reason: str | None = None, by: str | None = None) -> bool:

@@ -14,7 +14,7 @@ from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
@@ -246,15 +246,15 @@ class Limiter(LimiterCore):
         return self.run_plan(read_changes(self.observer, most, before))
 
     def pause_all(
-        self, seconds: float | None, *, reason: str | None = None, by: str | None = None
+        self, lasts: Duration | None, *, reason: str | None = None, by: str | None = None
     ) -> list[str]:
         """Pause every limit that is defined, one after the other.
 
         A limit that is defined later is not paused.
 
         Args:
-            seconds: The duration, 0 to 1e9; None: until it is resumed. A call never shortens a
-                pause that is already in force.
+            lasts: The duration, 0 to 1e9 seconds, text such as ``"10m"``, or a ``timedelta``; None:
+                until it is resumed. A call never shortens a pause that is already in force.
             reason: The reason, up to 500 characters; recorded with the changes.
             by: The author, up to 500 characters. Default: the user and host of this process.
 
@@ -262,9 +262,9 @@ class Limiter(LimiterCore):
             The names of the limits.
 
         Raises:
-            LimitValueError: ``seconds`` is out of range.
+            LimitValueError: ``lasts`` is out of range, or no duration.
         """
-        return self.run_plan(pause_all(self.plans, seconds, Author.of(by, reason)))
+        return self.run_plan(pause_all(self.plans, lasts, Author.of(by, reason)))
 
     def resume_all(self, *, reason: str | None = None, by: str | None = None) -> list[str]:
         """Lift the pauses of all limits.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import timedelta
 from decimal import Decimal
 
 from celery_throttle.errors import LimitValueError, shown
@@ -49,6 +50,10 @@ _MAX_SECONDS = 1e9
 ENDLESS_US = 10**15
 
 
+#: A duration as users write it: seconds, text such as ``"1h30m"``, or a ``timedelta``.
+Duration = float | str | timedelta
+
+
 def to_us(seconds: float) -> int:
     """Convert seconds to whole microseconds."""
     return round(seconds * MICROSECONDS)
@@ -69,33 +74,45 @@ def is_endless(us: int) -> bool:
     return us > ENDLESS_US // 2
 
 
-def check_duration(seconds: float, name: str) -> float:
-    """Return ``seconds`` as a float; raise LimitValueError unless it is a number from 0 to 1e9."""
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not 0 <= seconds <= _MAX_SECONDS:
+def check_duration(duration: Duration, name: str) -> float:
+    """Return a duration in seconds; ``name``: what lasts so long, for the message.
+
+    Raises:
+        LimitValueError: it is not from 0 to 1e9 seconds, or has another form.
+    """
+    seconds = duration
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, str):
+        seconds = parse_duration(duration) / MICROSECONDS
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= _MAX_SECONDS:  # type: ignore[operator]  # it is a number
         raise LimitValueError(
-            f"{name} of {shown(seconds)} is not allowed; allowed: seconds, 0 or more"
+            f"{name} of {shown(duration)} is not allowed; allowed: seconds, 0 or more, text such "
+            "as '1h30m', or a timedelta"
         )
-    return float(seconds)
+    return float(seconds)  # type: ignore[arg-type]  # as above
 
 
-_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)", re.ASCII)
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
-    """Parse ``"60s"``, ``"0.5s"``, ``"2m"``; return microseconds.
+    """Parse ``"60s"``, ``"0.5s"``, ``"1h30m"``; return microseconds.
 
     Raises:
         LimitValueError: the text has another form, is no whole microseconds, or too long.
     """
-    match = _DURATION.fullmatch(text.strip().lower())
-    symbol = SPELLINGS.get(match[2]) if match else None
-    if match is None or symbol is None:
+    written = text.strip().lower()
+    parts = _PART.findall(written)
+    symbols = [SPELLINGS.get(unit) for _, unit in parts]
+    if not parts or None in symbols or _PART.sub("", written):
         units = ", ".join(reversed(UNITS))
         raise LimitValueError(
-            f"{shown(text)} is no duration; allowed: a number and one of {units}, such as '0.5s'"
+            f"{shown(text)} is no duration; allowed: a number and one of {units}, such as "
+            "'0.5s', or several, such as '1h30m'"
         )
-    us = Decimal(match[1]) * UNITS[symbol]
+    us = sum(Decimal(number) * UNITS[SPELLINGS[unit]] for number, unit in parts)
     if not 1 <= us <= MAX_EXACT or us % 1:
         raise LimitValueError(
             f"duration {shown(text)} is out of range; allowed: whole microseconds, 1 or more"

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celery_throttle.errors import LimitValueError
-from celery_throttle.limits.duration import ENDLESS_US, check_duration, pause_to_seconds, to_us
+from celery_throttle.limits.duration import (
+    ENDLESS_US,
+    Duration,
+    check_duration,
+    pause_to_seconds,
+    to_us,
+)
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import (
@@ -93,7 +99,7 @@ def define(
     written: LimitsLike | None,
     weight: int | None = None,
     *,
-    lasts: float | None = None,
+    lasts: Duration | None = None,
     author: Author | None = None,
 ) -> Plan[None]:
     """Define the limits of a name, or of one key of it, at run time, its weight, or both.
@@ -103,7 +109,7 @@ def define(
     publishes that to workers (``worker/claims/wakeup.py``), whose next claim call decides by the
     new record. A weight changes no decision that has been made, so nothing is due for it.
 
-    ``lasts``: for how many seconds; None: until :meth:`undefine`.
+    ``lasts``: for how long; None: until :meth:`undefine`.
 
     Raises:
         LimitError: they are wrong, or switch between a rate and slots.
@@ -195,14 +201,14 @@ def make_due(context: PlanContext, name: str, cursor: bytes = b"") -> Plan[None]
 def pause(
     context: PlanContext,
     ref: LimitRef,
-    seconds: float | None,
+    lasts: Duration | None,
     author: Author | None = None,
 ) -> Plan[float]:
-    """Pause a limit or one key of it, until it is resumed if ``seconds`` is None.
+    """Pause a limit or one key of it, until it is resumed if ``lasts`` is None.
 
     Returns the seconds for which it is paused now.
     """
-    us = ENDLESS_US if seconds is None else to_us(check_duration(seconds, "a pause"))
+    us = ENDLESS_US if lasts is None else to_us(check_duration(lasts, "a pause"))
     about = (author or Author.of()).pack()
     yield from check_known(context, ref)
     args = [context.now(), us, context.keys.field(ref), ref.key or "", about]
@@ -257,7 +263,7 @@ def parse_definition(
     ref: LimitRef,
     written: LimitsLike | None,
     weight: int | None = None,
-    lasts: float | None = None,
+    lasts: Duration | None = None,
 ) -> tuple[Limits | None, int]:
     """Return the limits of a definition, and the microseconds for which it lasts, 0 for ever.
 

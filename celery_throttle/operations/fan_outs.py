@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from celery_throttle.errors import UnknownFanOutError, shown
-from celery_throttle.limits.duration import ENDLESS_US, check_duration, to_us
+from celery_throttle.limits.duration import ENDLESS_US, Duration, check_duration, to_us
 from celery_throttle.limits.key import encode_key
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
@@ -28,15 +28,15 @@ def fan_out_subject(name: str) -> str:
 
 
 def pause_fan_out(
-    keys: Keys, name: str, seconds: float | None, author: Author, now: Argument = ""
+    keys: Keys, name: str, lasts: Duration | None, author: Author, now: Argument = ""
 ) -> Plan[None]:
-    """Pause a fan-out, until it is resumed if ``seconds`` is None.
+    """Pause a fan-out, until it is resumed if ``lasts`` is None.
 
     Raises:
-        LimitValueError: ``seconds`` is negative or not a number.
+        LimitValueError: ``lasts`` is negative, or no duration.
         UnknownFanOutError: there is no record of it, or the record has expired.
     """
-    us = ENDLESS_US if seconds is None else to_us(check_duration(seconds, "a pause"))
+    us = ENDLESS_US if lasts is None else to_us(check_duration(lasts, "a pause"))
     ref = fan_out_ref(name)
     names = [*keys.pause_change(ref), keys.fan_out(name)]
     args = [now, us, fan_out_subject(name), "", author.pack()]

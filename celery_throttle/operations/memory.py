@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from celery_throttle.algorithms.memory import LocalReservation, MemoryLimits
 from celery_throttle.limits.cost import to_units
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import check_duration, pause_to_seconds, to_us
+from celery_throttle.limits.duration import Duration, check_duration, pause_to_seconds, to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
@@ -156,7 +156,7 @@ class MemoryPlans(AcquirePlans):
         written: LimitsLike | None,
         weight: int | None = None,
         *,
-        lasts: float | None = None,
+        lasts: Duration | None = None,
         author: Author | None = None,
     ) -> None:
         limits, lasts_us = parse_definition(self, ref, written, weight, lasts)
@@ -213,8 +213,8 @@ class MemoryPlans(AcquirePlans):
         return self._now(), self._memory.names()
 
     @_plan
-    def pause(self, ref: LimitRef, seconds: float | None, author: Author | None = None) -> float:
-        us = None if seconds is None else to_us(check_duration(seconds, "a pause"))
+    def pause(self, ref: LimitRef, lasts: Duration | None, author: Author | None = None) -> float:
+        us = None if lasts is None else to_us(check_duration(lasts, "a pause"))
         self._check_name(ref.name)
         return pause_to_seconds(self._memory.pause(ref, us, self._now()))
 

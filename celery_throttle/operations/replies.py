@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from celery_throttle.errors import CostError, LimitValueError, UnknownLimitError, shown
+from celery_throttle.errors import CostError, LimitValueError, UnknownLimitError, nearest, shown
 from celery_throttle.limits.cost import to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
@@ -108,5 +108,5 @@ def cost_too_high_error(cost: int, ref: LimitRef, burst: int) -> CostError:
 
 def unknown_limit_error(name: str, known: Iterable[str]) -> UnknownLimitError:
     """Return the error for a name that is not defined; ``known`` are the names that are."""
-    names = ", ".join(repr(one) for one in sorted(known)) or "none"
-    return UnknownLimitError(f"limit {shown(name)} is not defined; this process knows: {names}")
+    advice = nearest(name, known, "this process knows")
+    return UnknownLimitError(f"limit {shown(name)} is not defined; {advice}")

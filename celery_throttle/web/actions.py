@@ -145,7 +145,7 @@ def _parse_weight(text: str) -> int:
 
 def _duration_field(default: str) -> Field:
     hint = "a duration, such as 10m or 1h"
-    return Field("for", "seconds", "Duration", hint, _parse_seconds, default=default)
+    return Field("for", "lasts", "Duration", hint, _parse_seconds, default=default)
 
 
 def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:

@@ -120,8 +120,37 @@ def test_wrong_definitions(shell: Shell) -> None:
 
 
 def test_a_limit_that_only_define_knows(shell: Shell) -> None:
-    shell.run("define", "extra", "5/s")
+    error = shell.run("define", "extra", "5/s", code=4)
+    assert "limit 'extra' is not defined; this process knows: 'api', 'day', 'mail'" in error
+    assert error.endswith("; for a new limit, add --new\n")
+    assert "write 'mail'; for a new limit" in shell.run("define", "mial", "5/s", code=4)
+    assert not {"extra", "mial"} & {limit["name"] for limit in shell.json("ls")["limits"]}
+    shell.run("define", "extra", "5/s", "--new")
     assert shell.json("undefine", "extra", "--yes")["clauses"] == []
+
+
+def test_a_name_that_nobody_defines_changes_nothing(shell: Shell) -> None:
+    for words in (("pause",), ("resume",), ("reset", "--yes"), ("undefine", "--yes")):
+        assert shell.run(words[0], "apo", *words[1:], code=4).endswith("write 'api'\n")
+    assert shell.json("history")["changes"] == []
+
+
+def test_undefine_without_a_definition_says_so(shell: Shell) -> None:
+    text = "Limit mail has no definition by define: nothing has changed.\n"
+    assert shell.run("undefine", "mail") == text
+    shell.run("define", "mail", "--weight", "3")
+    assert shell.run("undefine", "mail", "--yes") != text
+    assert shell.json("show", "mail")["weight"] == 1
+
+
+def test_a_limit_and_its_key_may_be_one_word(shell: Shell) -> None:
+    shell.run("pause", "mail:t1:eu", "--for", "1h30m")
+    (pause,) = shell.json("show", "mail", "t1:eu")["pauses"]
+    assert (pause["key"], 5390 < pause["seconds"] <= 5400) == ("t1:eu", True)
+    assert shell.json("show", "mail:t1:eu")["key"] == "t1:eu"
+    shell.run("define", "mail:t1", "5/m")
+    assert shell.json("show", "mail:t1")["clauses"] == ["5/m"]
+    assert "give the key once" in shell.run("pause", "mail:t1", "t2", code=2)
 
 
 def test_reset_forgets_what_was_used(shell: Shell) -> None:

@@ -63,7 +63,7 @@ def changes(client: Any) -> list[Change]:
 
 def test_definitions(limiter: End, client: Any, clock: ManualClock) -> None:
     limiter["api"].define("20/s", **ANN)
-    limiter["api"].define(["30/s", "9/m"], seconds=60, **ANN)
+    limiter["api"].define(["30/s", "9/m"], lasts=60, **ANN)
     limiter["api", "gold"].define("5/s", **ANN)
     limiter["new"].define("1/s max-keys 3", **ANN)
     clock.advance(1)
@@ -95,7 +95,7 @@ def test_nothing_is_recorded_that_changes_nothing(
 def test_an_end_is_recorded_with_the_next_definition(
     plain: Limiter, client: Any, clock: ManualClock
 ) -> None:
-    plain["api"].define("20/s", seconds=60, **ANN)
+    plain["api"].define("20/s", lasts=60, **ANN)
     clock.advance(61)
     plain.register()
     assert changes(client) == [("set", "api", "10/s", "20/s"), ("end", "api", "20/s", "10/s")]
@@ -116,7 +116,7 @@ def test_new_limits_of_the_code(redis_url: str, client: Any) -> None:
 def test_weights(limiter: End, client: Any) -> None:
     limiter["api"].define(weight=3, **ANN)
     limiter["api"].define(weight=3, **ANN)
-    limiter["api"].define(weight=3, seconds=60, **ANN)
+    limiter["api"].define(weight=3, lasts=60, **ANN)
     limiter["api", "gold"].define(weight=7, **ANN)
     limiter["api"].undefine(**ANN)
     limiter["api", "gold"].undefine(**ANN)
@@ -130,7 +130,7 @@ def test_weights(limiter: End, client: Any) -> None:
 
 
 def test_when_they_end(limiter: End, plain: Limiter, client: Any, clock: ManualClock) -> None:
-    limiter["api"].define("20/s", weight=3, seconds=60, **ANN)
+    limiter["api"].define("20/s", weight=3, lasts=60, **ANN)
     clock.advance(1)
     limiter["api"].define("20/s", weight=3, **ANN)
     ends = [entry.get("until") for _, entry in client.xrange("{throttle}:changes")]
@@ -281,7 +281,7 @@ def test_the_default_author_is_the_user_at_its_host(plain: Limiter, client: Any)
 
 def test_any_text_is_kept(plain: Limiter, client: Any) -> None:
     reason = 'it\'s "ä" \N{SNOWMAN} \0 \n; 10/s'
-    plain["api"].define("20/s", seconds=60, reason=reason, by="ann")
+    plain["api"].define("20/s", lasts=60, reason=reason, by="ann")
     plain["api"].define("30/s", reason=reason, by="\0")
     found = [json.loads(entry["about"]) for _, entry in client.xrange("{throttle}:changes")]
     assert found == [{"by": "ann", "why": reason}, {"by": "\0", "why": reason}]

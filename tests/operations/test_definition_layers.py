@@ -71,7 +71,7 @@ class User:
         self.clock.advance(1)
         self.key, self._has_ended, self._end = key, False, self.clock.now + to_us(END)
         seconds = END if self._ends_by_itself else None
-        self.limiter[LimitRef("api", key)].define(bounded, seconds=seconds)
+        self.limiter[LimitRef("api", key)].define(bounded, lasts=seconds)
 
     def step(self, kind: str, amount: Any) -> Decision | None:
         """Return the decision of an acquisition; None if its cost can never pass, or for others."""
@@ -250,10 +250,10 @@ def test_a_key_may_have_a_rule_of_its_own(
     limiter: Limiter, stranger: Limiter, clock: ManualClock
 ) -> None:
     put_rules(limiter, api__gold="20/s")
-    limiter["api", "gold"].define("30/s", seconds=5)
+    limiter["api", "gold"].define("30/s", lasts=5)
     stranger["api", "gold"].undefine()
     assert in_force(limiter, "api:gold") == ["20/s"]
-    limiter["api", "gold"].define("30/s", seconds=5)
+    limiter["api", "gold"].define("30/s", lasts=5)
     clock.advance(5)
     assert in_force(limiter, "api:gold") == ["20/s"]
 
@@ -261,7 +261,7 @@ def test_a_key_may_have_a_rule_of_its_own(
 def test_what_nobody_defines_any_more_is_unknown(
     limiter: Limiter, stranger: Limiter, clock: ManualClock
 ) -> None:
-    limiter["new"].define("1/s", seconds=2)
+    limiter["new"].define("1/s", lasts=2)
     assert stranger["new"].try_acquire()
     clock.advance(2)
     with pytest.raises(UnknownLimitError):
@@ -275,7 +275,7 @@ def test_what_nobody_defines_any_more_is_unknown(
 def test_new_code_replaces_what_follows_a_definition_that_ends(
     redis_url: str, limiter: Limiter, clock: ManualClock
 ) -> None:
-    limiter["api"].define("30/s", seconds=5)
+    limiter["api"].define("30/s", lasts=5)
     newer = Limiter(redis_url, {"api": "15/s"}, clock=clock)
     newer.register()
     assert in_force(limiter, "api") == ["30/s"]
@@ -285,7 +285,7 @@ def test_new_code_replaces_what_follows_a_definition_that_ends(
 
 
 def test_it_ends_at_that_microsecond(limiter: Limiter, clock: ManualClock) -> None:
-    limiter["api"].define("10/s burst 5", seconds=5)
+    limiter["api"].define("10/s burst 5", lasts=5)
     clock.now += 5 * SECOND - 1
     assert limiter["api"].peek().burst == 5
     clock.now += 1
@@ -293,8 +293,8 @@ def test_it_ends_at_that_microsecond(limiter: Limiter, clock: ManualClock) -> No
 
 
 def test_set_once_more_it_ends_later_or_never(limiter: Limiter, clock: ManualClock) -> None:
-    limiter["api"].define("30/s", seconds=5)
-    limiter["api"].define("30/s", seconds=10)
+    limiter["api"].define("30/s", lasts=5)
+    limiter["api"].define("30/s", lasts=10)
     clock.advance(5)
     assert in_force(limiter, "api") == ["30/s"]
     limiter["api"].define("30/s")
@@ -307,7 +307,7 @@ def test_windows_of_a_calendar_are_renewed_until_the_end(
 ) -> None:
     day = 86_400
     text = "5/d using fixed-window in Europe/Berlin"
-    limiter["api"].define(text, seconds=200 * day, reason="a sale", by="ann")
+    limiter["api"].define(text, lasts=200 * day, reason="a sale", by="ann")
     for _ in range(4):
         clock.advance(49 * day)
         assert limiter["api"].try_acquire(5)
@@ -332,7 +332,7 @@ def lines(make: Make) -> Protocol:
 
 
 def test_what_waits_is_claimed_when_the_definition_ends(lines: Protocol) -> None:
-    lines.limiter["api"].define("1/h", seconds=5)
+    lines.limiter["api"].define("1/h", lasts=5)
     end = lines.now + 5 * SECOND
     assert lines.park("x", ["api"]).outcome == "admitted"
     assert lines.park("a", ["api"]).wait == 5 * SECOND
@@ -351,7 +351,7 @@ def test_what_waits_already_is_claimed_when_a_new_definition_ends(lines: Protoco
     lines.limiter["api"].define("1/h")
     lines.park("x", ["api"])
     assert lines.park("a", ["api"]).wait == 3600 * SECOND
-    lines.limiter["api"].define("2/h", seconds=5)
+    lines.limiter["api"].define("2/h", lasts=5)
     assert lines.claim() == []
     lines.now += 5 * SECOND + 150_000
     assert [row.id for row in lines.claim()] == ["a"]
@@ -363,7 +363,7 @@ def test_no_start_is_booked_in_the_last_milliseconds(
 ) -> None:
     """The wait until the end is short then, but no unit is free before."""
     lines = make({"api": limits})
-    lines.limiter["api"].define(limits, seconds=5)
+    lines.limiter["api"].define(limits, lasts=5)
     lines.limiter.register()
     end = lines.now + 5 * SECOND
     for number in range(20):
@@ -383,7 +383,7 @@ def test_a_call_that_waits_is_granted_nothing_before_the_end(
     url = "memory://" if is_in_memory else redis_url
     limiter = Limiter(url, {"api": "10/s"}, clock=clock)
     limiter.register()
-    limiter["api"].define("1/h", seconds=5)
+    limiter["api"].define("1/h", lasts=5)
     end = clock.now + 5 * SECOND
     assert limiter["api"].try_acquire()
     assert limiter["api"].peek().retry_after == 5

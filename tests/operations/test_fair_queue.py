@@ -219,7 +219,7 @@ def test_those_of_great_weight_do_not_starve_others(turns: Turns) -> None:
 
 def test_a_weight_ends_by_itself(turns: Turns) -> None:
     turns.limiter["tenant"].define(weight=2)
-    turns.limiter["tenant", "a"].define(weight=5, seconds=10)
+    turns.limiter["tenant", "a"].define(weight=5, lasts=10)
     for tenant in "ab":
         turns.join(tenant, 300)
     assert Counter(turns.serve(70)) == {"a": 50, "b": 20}
@@ -231,7 +231,7 @@ def test_a_weight_ends_by_itself(turns: Turns) -> None:
 
 def test_a_weight_that_ends_is_followed_by_that_of_the_rules(turns: Turns) -> None:
     apply_rules(turns.limiter, Rules({}, {LimitRef("tenant", "a"): 3}), "limits.toml")
-    turns.limiter["tenant", "a"].define(weight=9, seconds=10)
+    turns.limiter["tenant", "a"].define(weight=9, lasts=10)
     turns.now += 10 * SECOND
     for tenant in "ab":
         turns.join(tenant, 100)

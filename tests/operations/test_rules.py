@@ -94,7 +94,7 @@ def test_units_in_use_stay_in_use(limiter: Limiter) -> None:
 def test_what_was_set_at_run_time_stays_until_it_ends(limiter: Limiter) -> None:
     apply_rules(limiter, rules(a="1/s", b="1/s"), "f")
     limiter["a"].define("7/s")
-    limiter["b"].define("7/s", seconds=60)
+    limiter["b"].define("7/s", lasts=60)
     apply_rules(limiter, rules(a="2/s", b="2/s"), "f")
     assert texts_in_force(limiter, "a", "b") == ["7/s", "7/s"]
     assert limiter.clock is not None
@@ -220,12 +220,12 @@ class Both:
 
     def define(self, ref: LimitRef, text: str, lasts: float | None) -> None:
         if self.knows(ref):
-            self.limiter[ref].define(text, seconds=lasts)
+            self.limiter[ref].define(text, lasts=lasts)
             self.model.set[ref] = parse_limits(text, ref.name), self.ends(lasts)
 
     def weigh(self, ref: LimitRef, weight: int, lasts: float | None) -> None:
         if self.knows(ref, whole=True):
-            self.limiter[ref].define(weight=weight, seconds=lasts)
+            self.limiter[ref].define(weight=weight, lasts=lasts)
             self.model.weights[ref] = weight, self.ends(lasts)
 
     def undefine(self, ref: LimitRef) -> None:

@@ -199,7 +199,7 @@ def change_limits(tour: Tour) -> None:
     throttle = tour.throttle
     throttle.register()
     for key in (None, "42"):
-        throttle[LimitRef("api", key)].define("2/h burst 200", seconds=60)
+        throttle[LimitRef("api", key)].define("2/h burst 200", lasts=60)
         throttle[LimitRef("api", key)].define("3/h burst 300", weight=3)
         assert throttle["api", "42"].peek().burst == 300
         throttle[LimitRef("api", key)].undefine()

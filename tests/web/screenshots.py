@@ -88,7 +88,7 @@ def _operate(app: Any) -> None:
     throttle = app.throttle
     throttle["sms"].pause(5400, reason="the provider is down", by="ann@ops")
     throttle["tokens"].define("20000/day using fixed-window", reason="quota cut", by="bob@ops")
-    throttle["search"].define("15/s burst 15", seconds=7200, reason="incident 12", by="ann@ops")
+    throttle["search"].define("15/s burst 15", lasts=7200, reason="incident 12", by="ann@ops")
     send = app.tasks["shop.remind"].s
     reminders = (
         send(f"tenant-{min(9, int(random.expovariate(0.5)) + 1)}", n).set(task_id=f"reminder-{n}")

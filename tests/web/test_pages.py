@@ -36,7 +36,7 @@ def test_limits(site: Site) -> None:
 
 def test_a_pause_and_a_definition_have_their_authors(site: Site) -> None:
     site.app.throttle["mail"].pause(600, reason="incident 12", by="ann@web")
-    site.app.throttle["day"].define("90/d burst 90", seconds=60, reason="fewer", by="bob@web")
+    site.app.throttle["day"].define("90/d burst 90", lasts=60, reason="fewer", by="bob@web")
     paused = site.row("/", "mail")[0]
     assert re.fullmatch(f"mail Paused until {TIME} , by ann@web : incident 12", paused)
     assert re.fullmatch(f"run time until {TIME} , by bob@web : fewer", site.row("/", "day")[2])

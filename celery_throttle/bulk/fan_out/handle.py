@@ -14,6 +14,7 @@ from celery.result import AsyncResult
 
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError, require_extra
+from celery_throttle.limits.duration import Duration
 from celery_throttle.observe.forecasts.reader import forecast_fan_out
 from celery_throttle.observe.forecasts.solver import Forecast, is_slower
 from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
@@ -71,23 +72,23 @@ class FanOut:
         return Progress.read(self.name, *self._read_record())
 
     def pause(
-        self, seconds: float | None = None, *, reason: str | None = None, by: str | None = None
+        self, lasts: Duration | None = None, *, reason: str | None = None, by: str | None = None
     ) -> None:
         """Pause the fan-out: none of its waiting tasks starts. Tasks that have started continue.
 
         Args:
-            seconds: The length of the pause; default until :meth:`resume`. The call may extend a
-                pause that is in force, but never shortens it.
+            lasts: The length of the pause, as for a limit; default until :meth:`resume`. The call
+                may extend a pause that is in force, but never shortens it.
             reason: The reason, up to 500 characters; recorded in the log of changes.
             by: The author, up to 500 characters. Default: the user and host of this process.
 
         Raises:
-            LimitValueError: ``seconds`` is negative or not a number.
+            LimitValueError: ``lasts`` is negative, or no duration.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
         throttle, author = self._throttle, Author.of(by, reason)
-        throttle.run_plan(pause_fan_out(throttle.keys, self.name, seconds, author))
+        throttle.run_plan(pause_fan_out(throttle.keys, self.name, lasts, author))
 
     def resume(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Lift the pause of the fan-out, if there is one.

@@ -8,6 +8,7 @@ from typing import Any
 from celery import states
 
 from celery_throttle.bulk.fan_out.handle import FanOut
+from celery_throttle.limits.duration import Duration
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -54,7 +55,7 @@ class UnlimitedFanOut(FanOut):
             cancelled=False,
         )
 
-    def pause(self, seconds: float | None = None, **_: str | None) -> None:
+    def pause(self, lasts: Duration | None = None, **_: str | None) -> None:
         """Do nothing."""
 
     def resume(self, **_: str | None) -> None:

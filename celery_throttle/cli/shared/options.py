@@ -37,6 +37,15 @@ class Parsed(click.ParamType):
 LIMIT = Parsed("limit", Limit.of)
 NAME = Parsed("limit", check_name)
 KEY = Parsed("key", parse_key)  # as people write it or as commands show it; then encoded
+
+
+def _parse_ref(text: str) -> LimitRef:
+    """Parse ``mail``, or ``mail:acme`` with a key."""
+    name, colon, key = text.partition(":")
+    return LimitRef(check_name(name), parse_key(key) if colon else None)
+
+
+REF = Parsed("limit", _parse_ref)
 SECONDS = Parsed("duration", lambda text: parse_duration(text) / MICROSECONDS)
 
 
@@ -58,13 +67,13 @@ def make_completer(
 _complete_limit = make_completer(lambda throttle: throttle.run_plan(read_names(throttle.observer)))
 
 
-def limit_argument(*, required: bool = True) -> Decorator:
+def limit_argument(kind: click.ParamType = NAME, *, required: bool = True) -> Decorator:
     """Return a decorator that adds the name of a limit."""
-    return click.argument("limit", type=NAME, required=required, shell_complete=_complete_limit)
+    return click.argument("limit", type=kind, required=required, shell_complete=_complete_limit)
 
 
 def takes_ref(*, key_option: bool = False, or_all: bool = False) -> Decorator:
-    """Return a decorator that adds LIMIT and KEY; the command gets them as ``ref``.
+    """Return a decorator that adds LIMIT, or LIMIT:KEY, and KEY; the command gets them as ``ref``.
 
     ``key_option``: KEY is an option; ``or_all``: the option ``--all`` may take their place, and
     ``ref`` is None then.
@@ -73,12 +82,19 @@ def takes_ref(*, key_option: bool = False, or_all: bool = False) -> Decorator:
     def decorate(command: Any) -> Any:
         @wraps(command)
         def run(
-            *args: Any, limit: str | None, key: str | None, is_all: bool = False, **options: Any
+            *args: Any,
+            limit: LimitRef | None,
+            key: str | None,
+            is_all: bool = False,
+            **options: Any,
         ) -> Any:
             if is_all == (limit is not None):
                 raise click.UsageError("give the name of a limit, or --all")
-            ref = None if limit is None else LimitRef(limit, key)
-            return command(*args, ref=ref, **options)
+            if limit is None or key is None:
+                return command(*args, ref=limit, **options)
+            if limit.key is not None:
+                raise click.UsageError("give the key once: as LIMIT:KEY, or apart from the limit")
+            return command(*args, ref=LimitRef(limit.name, key), **options)
 
         if or_all:
             run = click.option("--all", "is_all", is_flag=True, help="Apply to all limits.")(run)
@@ -86,7 +102,7 @@ def takes_ref(*, key_option: bool = False, or_all: bool = False) -> Decorator:
             run = click.option("--key", type=KEY, help="Apply to this key of the limit only.")(run)
         else:
             run = click.argument("key", type=KEY, required=False)(run)
-        return limit_argument(required=not or_all)(run)
+        return limit_argument(REF, required=not or_all)(run)
 
     return decorate
 

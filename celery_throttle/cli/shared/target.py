@@ -11,8 +11,12 @@ from celery import Celery
 from celery.app.utils import find_app
 
 from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
+from celery_throttle.errors import UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
+from celery_throttle.observe.status.stored import read_names
+from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.tasks.app_limits import AppLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,6 +80,15 @@ class Target:
             raise CommandError(
                 f"this needs the app, {reason}; use: celery -A APP throttle ...", ExitCode.USAGE
             )
+
+    def check_known(self, ref: LimitRef) -> None:
+        """Raise UnknownLimitError, with the nearest name, if nobody defines a limit."""
+        throttle = self.throttle
+        try:
+            throttle.run_plan(throttle.plans.check_known(ref))
+        except UnknownLimitError:
+            names = {*throttle.run_plan(read_names(throttle.observer)), *throttle.limits}
+            raise unknown_limit_error(ref.name, names) from None
 
     def queue_name(self, queue: str) -> str:
         """Return the name of a queue without its broker, if that is the app's."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 from celery_throttle.errors import (
@@ -16,6 +15,7 @@ from celery_throttle.errors import (
     RulesError,
     ThrottleError,
     UnknownLimitError,
+    nearest,
     shown,
 )
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
@@ -220,7 +220,7 @@ class _Reader:
         if self._code is not None and name not in self._names:
             raise UnknownLimitError(
                 f"limit {name!r} is defined neither in this file nor in the code; "
-                f"{_advise(name, self._names)}"
+                f"{nearest(name, self._names)}"
             )
 
     @contextmanager
@@ -246,7 +246,7 @@ class _Reader:
 def _check_table(name: str, table: Any) -> None:
     if name not in _TABLES:
         raise ConfigurationError(
-            f"{name!r} is not a table of rules; {_advise(name.removeprefix('throttle_'), _TABLES)}"
+            f"{name!r} is not a table of rules; {nearest(name.removeprefix('throttle_'), _TABLES)}"
         )
     if not isinstance(table, Mapping):
         raise ConfigurationError(f"{name!r} is {shown(table)}; allowed: the table [{name}]")
@@ -268,10 +268,3 @@ def _parse_ref(text: str) -> LimitRef:
 def _parse_weight(written: Any, text: str) -> int:
     check_weight(text, written)
     return int(written)
-
-
-def _advise(name: str, known: Collection[str]) -> str:
-    similar = get_close_matches(name, known, 1)
-    if similar:
-        return f"write {similar[0]!r}"
-    return f"allowed: {', '.join(map(repr, sorted(known))) or 'none'}"

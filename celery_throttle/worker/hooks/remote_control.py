@@ -104,7 +104,7 @@ def throttle_define(
     reason: str | None = None,
 ) -> str:
     """Define a limit, for a number of seconds or until it is undefined."""
-    handle.define(definition, seconds=seconds or None, reason=reason, by=by)
+    handle.define(definition, lasts=seconds or None, reason=reason, by=by)
     return f"is {definition}"
 
 

@@ -87,7 +87,7 @@ def test_rates(lines: Protocol) -> None:
         ("few",): 1 / 3600,
         ("day",): pytest.approx(1000 / 86_400),
     }
-    lines.limiter["mail"].define("30/m", seconds=60)
+    lines.limiter["mail"].define("30/m", lasts=60)
     assert page(lines).get("limit_units_per_second", limit="mail") == 0.5
 
 

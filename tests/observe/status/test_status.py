@@ -211,7 +211,7 @@ def test_slots_and_their_tasks(lines: Protocol) -> None:
 
 
 def test_the_origin_of_a_definition(lines: Protocol) -> None:
-    lines.limiter["api"].define("5/s", seconds=60, reason="sale", by="ann")
+    lines.limiter["api"].define("5/s", lasts=60, reason="sale", by="ann")
     origin = status_of(lines, "api").origin
     assert origin is not None
     assert origin.author is not None
@@ -336,7 +336,7 @@ def test_the_rules_file_in_force_and_workers_with_another(lines: Protocol) -> No
 
 
 def test_a_weight_that_ends(lines: Protocol) -> None:
-    lines.limiter["api"].define(weight=5, seconds=60)
+    lines.limiter["api"].define(weight=5, lasts=60)
     assert status_of(lines, "api").weight == 5
     lines.now += 60 * SECOND
     assert status_of(lines, "api").weight == 1

@@ -66,7 +66,7 @@ def test_changes_and_waiting_tasks_are_logged(
     wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed, by ann: down")
     throttle["api"].resume(reason="up again", by="bob")
     wait_for_line(worker, "Limit changed: api: resumed by bob: up again")
-    throttle["api"].define("9/s", seconds=3600, by="bob")
+    throttle["api"].define("9/s", lasts=3600, by="bob")
     wait_for_line(worker, "Limit changed: api: 9/s for 1 h instead of 50/s by bob")
     wait_until(lambda: throttle["api"].status().recent[-1].totals.granted == 1, "a unit")
 
