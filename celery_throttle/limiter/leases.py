@@ -148,7 +148,8 @@ class Slot:
     def __init__(
         self, limiter: LimiterCore, requirement: Requirement, max_wait: float, lease: float
     ) -> None:
-        if not 1 <= check_duration(lease, "a lease") <= MAX_LEASE_SECONDS:
+        lease = check_duration(lease, "a lease")
+        if not 1 <= lease <= MAX_LEASE_SECONDS:
             raise LimitValueError(
                 f"a lease of {lease:g} s is not allowed; allowed: 1 to {MAX_LEASE_SECONDS} s"
             )

@@ -84,7 +84,10 @@ def check_duration(duration: Duration, name: str) -> float:
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
-        seconds = parse_duration(duration) / MICROSECONDS
+        try:
+            seconds = parse_duration(duration) / MICROSECONDS
+        except LimitValueError as error:
+            raise LimitValueError(f"{name}: {error}") from None
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= _MAX_SECONDS:  # type: ignore[operator]  # it is a number
         raise LimitValueError(

@@ -34,7 +34,9 @@ class Misspelling(NamedTuple):
     """A misspelt name."""
 
     text: str  #: the message: the name, and what to write instead
-    certain: bool  #: whether the name begins with `throttle_`, as no other package's names do
+    #: Whether it is no other name: it begins with `throttle_`, or resembles `throttle` and has the
+    #: name of a limit.
+    certain: bool
 
 
 def find_in_task(cls: type, base: type) -> Iterator[Misspelling]:
@@ -45,6 +47,7 @@ def find_in_task(cls: type, base: type) -> Iterator[Misspelling]:
         certain = name.startswith(f"{OURS}_")
         right = _find_right(name, known)
         if certain or (right and _is_option(inspect.getattr_static(cls, name), right)):
+            certain = certain or right == OURS
             yield Misspelling(f"{where}: attribute {_advise(name, right, known)}", certain)
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from celery import Celery, Task
 from kombu.utils.functional import maybe_list
 
-from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError
+from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLimitError, shown
+from celery_throttle.limits.duration import Duration
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits, active_throttles
 from celery_throttle.tasks.settings import Spec
@@ -49,7 +50,7 @@ class ThrottledTask(Task):
     Example:
         ::
 
-            @app.task(throttle="openai", throttle_cost="{tokens}", throttle_max_wait=600)
+            @app.task(throttle="openai", throttle_cost="{tokens}", throttle_max_wait="10m")
             def summarize(text, tokens): ...
     """
 
@@ -58,7 +59,7 @@ class ThrottledTask(Task):
 
     throttle: Spec | None = None
     throttle_cost: CostSpec = 1
-    throttle_max_wait: float | None = None
+    throttle_max_wait: Duration | None = None
     throttle_on_max_wait: Literal["fail", "drop"] = "fail"
     throttle_settles: bool = False
     throttle_restart: bool = False
@@ -98,7 +99,9 @@ class ThrottledTask(Task):
 
         Raises:
             ThrottleError: The limits of the task are wrong.
+            ConfigurationError: An option is one of a task, such as ``throttle``.
         """
+        _refuse_task_options(options)
         send = super().apply_async
         if limits_to_send(self.app, self) and not (positional or self.app.conf.task_always_eager):
             throttle: Any = self.app.throttle  # type: ignore[attr-defined]  # it knows the limits
@@ -126,7 +129,9 @@ class CheckedSend:
 
         Raises:
             ThrottleError: the limits of a task that this process knows are wrong.
+            ConfigurationError: an option is one of a task, such as ``throttle``.
         """
+        _refuse_task_options(options)
         tasks: Mapping[str, Task] = self._app._tasks  # type: ignore[attr-defined]  # noqa: SLF001  # app.tasks would finalize the app
         for each in (name, *_names_after(options)):
             task = tasks.get(each)
@@ -136,6 +141,17 @@ class CheckedSend:
             return self._own_send(name, *args, **options)
         # Looked up now: tracers replace the method of the class, at any time.
         return type(self._app).send_task(self._app, name, *args, **options)
+
+
+def _refuse_task_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of a task that are given to a call: Celery would ignore them."""
+    for name in options:
+        if name.startswith(option_warnings.OURS):
+            raise ConfigurationError(
+                f"{name}={shown(options[name])} has no effect on one call: limits belong to the "
+                f"task; write @app.task({name}=...), or a route in throttle_routes; a key may come "
+                "from an argument: throttle='mail:{tenant_id}'"
+            )
 
 
 def _names_after(options: Mapping[str, Any]) -> Iterator[str]:

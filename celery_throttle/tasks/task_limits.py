@@ -11,7 +11,13 @@ from typing import Any
 
 from celery import Task
 
-from celery_throttle.errors import ConfigurationError, LimitError, UnknownLimitError, shown
+from celery_throttle.errors import (
+    ConfigurationError,
+    KeyTemplateError,
+    LimitError,
+    UnknownLimitError,
+    shown,
+)
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, parse_templates
@@ -85,13 +91,15 @@ class TaskLimits:
         with _named(where):
             costs = _read_costs(getattr(task, "throttle_cost", 1), templates, known)
             if max_wait is not None:
-                check_duration(max_wait, "throttle_max_wait")
+                max_wait = check_duration(max_wait, "throttle_max_wait")
+        signature = _signature(task)
+        _refuse_names_as_text(templates, signature, where)
         arguments = [name for template in templates for name in template.arguments]
         arguments += [cost for cost in costs if isinstance(cost, str)]
         limits = cls(
             templates=templates,
             costs=tuple(None if isinstance(cost, str) else cost for cost in costs),
-            reader=ArgumentReader.for_signature(_signature(task), arguments, where),
+            reader=ArgumentReader.for_signature(signature, arguments, where),
             fixed=None,
             slots=find_slot_indexes((template.name for template in templates), known),
             max_wait=max_wait,
@@ -100,6 +108,20 @@ class TaskLimits:
             settles=bool(getattr(task, "throttle_settles", False)),
         )
         return limits if arguments else replace(limits, fixed=limits.requirement((), {}))
+
+
+def _refuse_names_as_text(
+    templates: Sequence[KeyTemplate], signature: inspect.Signature, where: str
+) -> None:
+    """Refuse a key that is the name of an argument: without braces, all calls have this one key."""
+    for template in templates:
+        for part in template.text.split(":")[1:]:
+            if part in signature.parameters:
+                right = template.text.replace(f":{part}", f":{{{part}}}")
+                raise KeyTemplateError(
+                    f"{where}: {shown(template.text)} gives all calls the key {part!r}, which is "
+                    f"also the name of an argument; write {right!r} for its value, or another text"
+                )
 
 
 def _read_costs(

@@ -88,7 +88,7 @@ def test_an_unknown_limit(app: Celery) -> None:
     Throttle(app, limits=LIMITS)
     with pytest.raises(UnknownLimitError) as caught:
         send(app, throttle="strippe")
-    for part in ("task 'shop.charge'", "'strippe'", "'mail'", "'stripe'"):
+    for part in ("task 'shop.charge'", "'strippe'", "'stripe'"):
         assert part in str(caught.value)
 
 
@@ -522,7 +522,7 @@ def test_a_bad_limit_in_the_configuration(app: Celery) -> None:
 def test_a_route_to_an_unknown_limit(app: Celery) -> None:
     with pytest.raises(UnknownLimitError) as caught:
         Throttle(app, limits=LIMITS, routes={"shop.*": "strippe:{tenant_id}"})
-    for part in ("throttle_routes['shop.*']", "'strippe'", "'mail'", "'stripe'"):
+    for part in ("throttle_routes['shop.*']", "'strippe'", "'stripe'"):
         assert part in str(caught.value)
 
 

@@ -11,7 +11,12 @@ import pytest
 import redis
 from celery import Celery, Task, chain, chord, group
 
-from celery_throttle import ConfigurationError, Throttle, ThrottleError, UnknownLimitError
+from celery_throttle import (
+    ConfigurationError,
+    Throttle,
+    ThrottleError,
+    UnknownLimitError,
+)
 from tests.programs import ROOT
 from tests.workers import Worker
 
@@ -165,9 +170,40 @@ def test_one_thing_is_wrong(app: Celery) -> None:
     define(app, "charge", throttle="strip")
     with pytest.raises(ConfigurationError) as caught:
         throttle.check()
-    assert str(caught.value) == (
-        "task 'charge': limit 'strip' is not defined; this process knows: 'mail', 'stripe'"
-    )
+    assert str(caught.value) == ("task 'charge': limit 'strip' is not defined; write 'stripe'")
+
+
+@pytest.mark.filterwarnings("default::celery_throttle.ThrottleWarning")
+def test_a_misspelt_throttle_stops_the_worker(app: Celery) -> None:
+    throttle = Throttle(app, LIMITS)
+    define(app, "charge", throtle="mail")
+    with pytest.raises(ConfigurationError, match=r"'throtle' has no effect; write 'throttle'"):
+        throttle.check()
+
+
+def test_a_key_that_is_the_name_of_an_argument_needs_braces(app: Celery) -> None:
+    throttle = Throttle(app, LIMITS)
+    define(app, "charge", throttle="mail:eu:number")
+    with pytest.raises(ConfigurationError, match=r"write 'mail:eu:\{number\}' for its value"):
+        throttle.check()
+
+
+@pytest.mark.parametrize("option", ["throttle", "throttle_cost"])
+def test_options_of_a_task_are_refused_in_a_call(app: Celery, option: str) -> None:
+    Throttle(app, LIMITS)
+    define(app, "charge", throttle="mail")
+    task: Any = app.tasks["charge"]
+    options: Any = {option: "stripe"}
+    ways: list[Callable[[], Any]] = [
+        lambda: task.apply_async((1,), **options),
+        lambda: task.s(1).set(**options).apply_async(),
+        lambda: app.send_task("charge", (1,), **options),
+    ]
+    for send in ways:
+        with pytest.raises(
+            ConfigurationError, match=f"{option}='stripe' has no effect on one call"
+        ):
+            send()
 
 
 @pytest.mark.filterwarnings("default::celery_throttle.ThrottleWarning")

@@ -30,7 +30,7 @@ from celery_throttle.errors import (
     ThrottleError,
     shown,
 )
-from celery_throttle.limits.duration import MICROSECONDS, check_duration
+from celery_throttle.limits.duration import MICROSECONDS, Duration, check_duration
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.client import PendingCall
@@ -67,7 +67,7 @@ def fan_out(
     if isinstance(signatures, Mapping):
         raise FanOutError(f"{shown(signatures)} is one signature; allowed: an iterable of them")
     name = uuid4().hex if name is None else name
-    _check_arguments(name, max_waiting, keep)
+    keep = _check_arguments(name, max_waiting, keep)
     if not throttle.settings.enabled:
         return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
     _check_app(throttle)
@@ -96,7 +96,7 @@ def _check_app(throttle: AppLimits) -> None:
         )
 
 
-def _check_arguments(name: str, max_waiting: int | None, keep: float) -> None:
+def _check_arguments(name: str, max_waiting: int | None, keep: Duration) -> float:
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
         raise FanOutError(
             f"{shown(name)} cannot name a fan-out; allowed: text of 1 to {_MAX_NAME_CHARACTERS} "
@@ -107,8 +107,10 @@ def _check_arguments(name: str, max_waiting: int | None, keep: float) -> None:
         raise FanOutError(
             f"max_waiting is {shown(max_waiting)}; allowed: a whole number, 1 or more"
         )
-    if check_duration(keep, "keep") < _MIN_KEEP_SECONDS:
+    kept = check_duration(keep, "keep")
+    if kept < _MIN_KEEP_SECONDS:
         raise FanOutError(f"keep is {keep}; allowed: seconds, {_MIN_KEEP_SECONDS:g} or more")
+    return kept
 
 
 class Publisher:
