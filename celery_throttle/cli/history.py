@@ -37,14 +37,14 @@ def history(target: Target, *, most: int, before: str | None, as_json: bool) -> 
     elif not changes:
         click.echo("No changes.")
     else:
-        head = (f"time ({zone()})", "limit", "action", "change", "by")
-        echo_table(Table(head, [_row(change) for change in changes], flexible=3))
+        head = (f"time ({zone()})", "limit", "key", "action", "change", "by")
+        echo_table(Table(head, [_row(change) for change in changes], flexible=4))
 
 
 def _row(change: Change) -> Row:
     by, reason = (change.author.by, change.author.reason) if change.author else ("-", None)
-    subject = describe_subject(change.limit)
-    cells = (clock(change.at), subject, change.action, change_text(change), by)
+    subject, _, key = describe_subject(change.limit).partition(":")
+    cells = (clock(change.at), subject, key or "-", change.action, change_text(change), by)
     return Row(cells, [reason] if reason else [])
 
 

@@ -207,8 +207,11 @@ def totals_text(totals: Totals) -> str:
 
 def change_text(change: Change) -> str:
     """Return what changed: texts of limits, or weights, and how long they or a pause last."""
-    if change.action in ("pause", "resume"):
-        return format_seconds(pause_to_seconds(int(change.new or change.old)))
+    if change.action == "pause":
+        return format_seconds(pause_to_seconds(int(change.new)))
+    if change.action == "resume":
+        left = pause_to_seconds(int(change.old))
+        return "it had no end" if isinf(left) else f"{format_seconds(left)} before its end"
     if change.action in REMOVALS:
         return change.new
     if not change.old and not change.new:

@@ -342,7 +342,7 @@ class Change:
     Attributes:
         id: The id of the entry, for the argument ``before``.
         at: When the change was made.
-        action: ``"set"``, ``"unset"`` or ``"end"`` of a definition at run time; ``"code"`` or
+        action: ``"define"``, ``"undefine"`` or ``"end"`` of a definition at run time; ``"code"`` or
             ``"rules"`` for a definition of these layers; ``"weight"``; ``"pause"``, ``"resume"`` or
             ``"reset"``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks;
             ``"cancel"`` of a fan-out.

@@ -163,11 +163,20 @@ def test_history(shell: Shell) -> None:
     shell.run("define", "day", "90/day burst 90", "--reason", "fewer", "--by", "ann")
     shell.run("pause", "day", "--for", "1h")
     output = shell.run("history").splitlines()
-    assert re.split(r"  +", output[1])[1:4] == ["day", "pause", "1 h"]
-    assert "100/d burst 100 -> 90/d burst 90" in output[2]
+    assert re.split(r"  +", output[1])[1:5] == ["day", "-", "pause", "1 h"]
+    assert re.split(r"  +", output[2])[3:5] == ["define", "100/d burst 100 -> 90/d burst 90"]
     assert output[3].strip() == "fewer"
     changes = shell.json("history")["changes"]
     assert changes[1]["author"] == {"by": "ann", "reason": "fewer"}
     before = shell.json("history", "--before", changes[0]["id"])["changes"]
     assert [change["id"] for change in before] == [change["id"] for change in changes[1:]]
     assert shell.run("history", "--most", "1", "--before", changes[-1]["id"]) == "No changes.\n"
+
+
+def test_history_of_a_key_says_how_much_earlier_a_pause_has_ended(shell: Shell) -> None:
+    shell.run("pause", "mail:t1", "--for", "1h30m")
+    shell.run("resume", "mail:t1")
+    resumed, paused = (re.split(r"  +", row) for row in shell.run("history").splitlines()[1:3])
+    assert resumed[1:4] == ["mail", "t1", "resume"]
+    assert re.fullmatch(r"1 h (29|30) min.* before its end", resumed[4])
+    assert paused[1:5] == ["mail", "t1", "pause", "1 h 30 min"]

@@ -29,6 +29,8 @@ def test_numbers_with_a_noun(number: float, expected: str) -> None:
 
 def test_a_change_with_an_end() -> None:
     at = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    change = Change("1-0", at, "set", "api", "10/s", "20/s", Author("ann"), at + timedelta(hours=1))
+    change = Change(
+        "1-0", at, "define", "api", "10/s", "20/s", Author("ann"), at + timedelta(hours=1)
+    )
     assert describe_change(change) == "api: 20/s for 1 h instead of 10/s by ann"
     assert change_text(change) == "10/s -> 20/s for 1 h"

@@ -71,13 +71,13 @@ def test_definitions(limiter: End, client: Any, clock: ManualClock) -> None:
     limiter["api"].undefine(**ANN)
     limiter["new"].undefine(**ANN)
     assert changes(client) == [
-        ("set", "api", "10/s", "20/s"),
-        ("set", "api", "20/s", "30/s; 9/m"),
-        ("set", "api:gold", "30/s; 9/m", "5/s"),
-        ("set", "new", "", "1/s max-keys 3"),
-        ("unset", "api:gold", "5/s", "30/s; 9/m"),
-        ("unset", "api", "30/s; 9/m", "10/s"),
-        ("unset", "new", "1/s max-keys 3", ""),
+        ("define", "api", "10/s", "20/s"),
+        ("define", "api", "20/s", "30/s; 9/m"),
+        ("define", "api:gold", "30/s; 9/m", "5/s"),
+        ("define", "new", "", "1/s max-keys 3"),
+        ("undefine", "api:gold", "5/s", "30/s; 9/m"),
+        ("undefine", "api", "30/s; 9/m", "10/s"),
+        ("undefine", "new", "1/s max-keys 3", ""),
     ]
     times = [int(entry["at"]) for _, entry in client.xrange("{throttle}:changes")]
     assert times == [START] * 4 + [START + SECOND] * 3
@@ -98,7 +98,7 @@ def test_an_end_is_recorded_with_the_next_definition(
     plain["api"].define("20/s", lasts=60, **ANN)
     clock.advance(61)
     plain.register()
-    assert changes(client) == [("set", "api", "10/s", "20/s"), ("end", "api", "20/s", "10/s")]
+    assert changes(client) == [("define", "api", "10/s", "20/s"), ("end", "api", "20/s", "10/s")]
 
 
 @pytest.mark.usefixtures("plain")
@@ -138,8 +138,8 @@ def test_when_they_end(limiter: End, plain: Limiter, client: Any, clock: ManualC
     found = [
         (change.action, change.until and change.until.timestamp()) for change in plain.changes()
     ]
-    assert found == [("weight", None), ("set", None)] + [
-        (action, START / SECOND + 60) for action in ("weight", "set")
+    assert found == [("weight", None), ("define", None)] + [
+        (action, START / SECOND + 60) for action in ("weight", "define")
     ]
 
 

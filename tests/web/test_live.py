@@ -47,7 +47,7 @@ PAGES = {
     "/task": "Give the id of a task",
     "/fan-outs": "letters",
     "/workers": "Live workers",
-    "/history": "set",
+    "/history": "define",
 }
 
 

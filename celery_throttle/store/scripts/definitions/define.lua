@@ -30,7 +30,7 @@ local function put_code(requirement, definition)
 end
 
 local function set(requirement, definition)
-  record_change('set', requirement.field, text_of(definition_of(requirement)), definition.text, about, definition.ends)
+  record_change('define', requirement.field, text_of(definition_of(requirement)), definition.text, about, definition.ends)
   requirement.layers.set = definition
   return put_in_force(requirement)
 end
@@ -43,7 +43,7 @@ local function unset(requirement, definition)
   layers.set, layers.code = nil, not is_stale and (layers.code or definition) or nil
   local has_changed = put_in_force(requirement)
   if is_change then
-    record_change('unset', requirement.field, text_of(old), text_of(definition_of(requirement)), about)
+    record_change('undefine', requirement.field, text_of(old), text_of(definition_of(requirement)), about)
   end
   return has_changed
 end

@@ -4,7 +4,7 @@
 --       3   set: names of limits
 --       4   stream: the last 1,000 changes that people and files made to limits; an entry has the fields
 --           at      when (us)
---           action  'set', 'unset', 'end' (of a definition that ends by itself), 'code', 'rules', 'weight', 'pause',
+--           action  'define', 'undefine', 'end' (of a definition that ends by itself), 'code', 'rules', 'weight', 'pause',
 --                   'resume', 'reset', or what else a command did
 --           limit   field of the limit or key in the hash of definitions
 --           old, new  the limits, the weight, or the microseconds of a pause, as text
