@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 
@@ -26,7 +27,16 @@ class ThrottleStep(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         super().__init__(c, **kwargs)
-        throttle = c.app.throttle
+        try:
+            self._prepare(c, c.app.throttle)
+        except ConfigurationError as error:
+            if click.get_current_context(silent=True) is None:
+                raise
+            # In `celery worker` a traceback would hide the mistakes of a user.
+            raise click.ClickException(str(error)) from None
+
+    def _prepare(self, c: Any, throttle: Any) -> None:
+        """Check the app and its server, and install the gate in all tasks."""
         # A mistake in the rules file is logged: without this worker the queue would be worse off.
         validation.check(throttle, rules_file=False)
         if not throttle.settings.enabled:

@@ -289,3 +289,4 @@ def test_a_worker_does_not_start_and_names_all_tasks_that_are_wrong(redis_url: s
         "- task 'misspelt.wrong': limit 'strip' is not defined",
     ):
         assert text in log
+    assert "Traceback" not in log
