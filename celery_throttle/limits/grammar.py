@@ -155,6 +155,11 @@ _SEPARATOR = re.compile(r"\s*(?:[,;&+]|\band\b)\s*", re.IGNORECASE)
 #: The comma of "1,000".
 _THOUSANDS_COMMA = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
+#: The comma of "100/s, burst=20": what follows is no limit of its own.
+_CLAUSE_COMMA = re.compile(
+    r"\s*[,;]\s*(?=(?:burst|using|outage|shadow|max-waiting|max-keys|latency)\b)", re.IGNORECASE
+)
+
 _UNIT = r"(?:req(?:uest)?s?|calls?|tasks?|jobs?|times|messages?|units?|tokens?|hits|ops?|r)"
 _CONCURRENCY = (
     r"(?:concurren(?:t|tly|cy)|parallel|in\s+parallel|simultaneous(?:ly)?|slots?|workers?|threads?"
@@ -167,6 +172,8 @@ _REWRITES = tuple(
     for pattern, replacement in (
         (r"^(?:max(?:imum)?|at\s+most|up\s+to|limit)[\s:]+", ""),
         (r"\s*[=:]\s*", " "),  # burst=10
+        (r"\bburst(?=\d)", "burst "),  # burst10
+        (r"(?<=\d)(?=at once$)", " "),  # 10at once
         (rf"^{_CONCURRENCY}\s+(?:of\s+)?(\d+)$", r"\1 at once"),  # concurrency 10
         (rf"^(\d+)\s*{_CONCURRENCY}(?:\s+{_UNIT})?$", r"\1 at once"),
         (r"^(\d+)\s*[rqtco]p([smhd])\b", r"\1/\2"),  # 10rps
@@ -180,7 +187,8 @@ _REWRITES = tuple(
 
 def suggest(text: str, is_limit: Callable[[str], bool]) -> str | list[str] | None:
     """Return the limit that a text may mean, a list of several, or None."""
-    limits = [_rewrite(part) for part in _SEPARATOR.split(_THOUSANDS_COMMA.sub("", text.strip()))]
+    plain = _CLAUSE_COMMA.sub(" ", _THOUSANDS_COMMA.sub("", text.strip()))
+    limits = [_rewrite(part) for part in _SEPARATOR.split(plain)]
     if not all(map(is_limit, limits)):
         return None
     return limits[0] if len(limits) == 1 else limits

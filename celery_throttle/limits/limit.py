@@ -274,7 +274,7 @@ class Limit:
             if suggestion is not None and suggestion != text.strip():
                 problem, _, _ = message.partition("; allowed: ")
                 written = f"{'the list ' * isinstance(suggestion, list)}{shown(suggestion)}"
-                raise LimitSyntaxError(f"{problem}; allowed: write {written}") from None
+                raise LimitSyntaxError(f"{problem}; write {written}") from None
             raise type(error)(message) from None
 
     @classmethod

@@ -122,7 +122,7 @@ def test_a_wrong_table(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ("x = '10 per second'", "limit 'x': '10 per second' is not a rate; allowed: write '10/"),
+        ("x = '10 per second'", "limit 'x': '10 per second' is not a rate; write '10/"),
         ("x = 5", "limit 'x': 5 is not a limit; allowed: '<count>/<period>', such as"),
         ("x = []", "'x' has 0 limits; allowed: 1 to 20"),
         ("x = {}", "limit 'x': {} is not a limit; allowed"),
