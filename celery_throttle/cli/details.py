@@ -196,7 +196,7 @@ def waiting(target: Target, ref: LimitRef, *, first: int, most: int, as_json: bo
     elif not tasks:
         click.echo(f"{count(page.waiting, 'task')} at {ref_text(ref)}.")
     else:
-        head = ("task id", "task", "queue", "key", ">waited")
+        head = ("task id", "task", "queue", "key", ">waited", ">starts in")
         echo_table(Table(head, [_row(task) for task in tasks], flexible=1))
         more = "" if page.next is None else f"; the next with --first {page.next}"
         click.echo(f"\nTasks {first + 1:,} to {first + len(tasks):,} of {page.waiting:,}{more}")
@@ -204,4 +204,5 @@ def waiting(target: Target, ref: LimitRef, *, first: int, most: int, as_json: bo
 
 def _row(task: WaitingTask) -> Row:
     key = "-" if task.key is None else format_key(task.key)
-    return Row((task.task_id, task.task or "-", task.queue, key, age(task.waited)))
+    starts = "unknown" if task.starts_in is None else age(task.starts_in)
+    return Row((task.task_id, task.task or "-", task.queue, key, age(task.waited), starts))

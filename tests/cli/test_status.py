@@ -35,7 +35,7 @@ def test_ls_shows_what_is_in_force_and_waits(shell: Shell) -> None:
     }
     assert found["stranded"][0]["why"] == "queue"
     add_worker(shell.app)
-    assert re.fullmatch(r"([\d-]+ )?\d\d:\d\d:\d\d", row(shell.run("ls"), "mail")[-1])
+    assert re.fullmatch(r"(after )?([\d-]+ )?\d\d:\d\d:\d\d", row(shell.run("ls"), "mail")[-1])
 
 
 def test_an_app_shows_its_queues_without_the_broker(app_shell: Shell) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain, groupby
 from math import inf
@@ -74,6 +74,18 @@ class Drained:
 
     seconds: float  #: from now; infinity for never
     limit: str | None  #: the name of the limit that it waited for last; None if it does not wait
+    #: Seconds, and how many tasks are left then; in between they start evenly.
+    path: Sequence[tuple[float, float]] = ()
+
+    def seconds_of(self, position: float, tasks: float) -> float:
+        """Return the seconds until a task starts, by its position among ``tasks``, from 1."""
+        began, before = 0.0, tasks
+        for seconds, left in self.path or ((self.seconds, 0.0),):
+            if left <= tasks - position:
+                share = (before - (tasks - position)) / (before - left) if before > left else 0.0
+                return began + (seconds - began) * share
+            began, before = seconds, left
+        return self.seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +147,7 @@ class _Stream:
     flow: float = 0.0  #: tasks per second
     saturated: _Reservoir | None = None  #: the reservoir that bounds the flow
     last_wait: str | None = None  #: the name of the limit that bounded it for longer than a moment
+    path: list[tuple[float, float]] = field(default_factory=list)
 
     def serve(self, seconds: float, now: float) -> None:
         """Start the tasks of some seconds, until the time ``now``."""
@@ -143,7 +156,9 @@ class _Stream:
         self.left -= self.flow * seconds
         if self.left <= _EPSILON * self.line.tasks:
             self.left = 0.0
-            self.drained = Drained(round(now, _DIGITS), self.last_wait)
+        self.path.append((round(now, _DIGITS), self.left))
+        if not self.left:
+            self.drained = Drained(round(now, _DIGITS), self.last_wait, self.path)
 
 
 def drain_times(lines: Sequence[FluidLine]) -> list[Drained]:

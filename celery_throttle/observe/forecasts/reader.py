@@ -15,8 +15,10 @@ from celery_throttle.observe.forecasts.solver import (
     WaitingLine,
     belongs_to_fan_out,
     competing_lines,
+    drain_lines,
     needs_limit,
     solve,
+    start_times,
 )
 from celery_throttle.observe.forecasts.states import read_states
 from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer
@@ -73,8 +75,37 @@ def forecast_task(
         return solve([], lambda _: True, {}, found.now)
     own = found.lines[line]
     own = found.lines[line] = own._replace(ranks=_first_tasks(own.ranks, position))
-    forecasts = yield from forecast_lines(observer, found, {line: lambda one: one is own})
+    forecasts = yield from forecast_lines(observer, found, {line: _is_line(own)})
     return forecasts[line]
+
+
+def forecast_positions(
+    observer: Observer, positions: Mapping[bytes, tuple[str, Sequence[int]]]
+) -> Plan[dict[tuple[bytes, int], float | None]]:
+    """Return the seconds until tasks start, by line and position; None if that is unknown.
+
+    ``positions``: of each line its queue, and positions of its tasks.
+    """
+    found = yield from read_all_lines(observer, MAX_LINES)
+    for line, (queue, _) in positions.items():
+        if line not in found.lines:
+            found.lines.update((yield from read_lines(observer, queue, only=[line])))
+    own = {id(found.lines[line]) for line in positions if line in found.lines}
+    lines = competing_lines(found.lines.values(), lambda one: id(one) in own)
+    states = yield from read_states(observer, {ref for line in lines for ref in line.costs})
+    capacities = {ref: states[ref].capacities(ref.name, found.now) for ref in states}
+    drained = drain_lines(lines, capacities)
+    starts: dict[tuple[bytes, int], float | None] = {}
+    for line, (_, each) in positions.items():
+        seconds: Sequence[float | None] = [None] * len(each)
+        if line in found.lines and found.are_all:
+            seconds = start_times(lines, found.lines[line], each, drained, capacities)
+        starts.update({(line, one): start for one, start in zip(each, seconds, strict=True)})
+    return starts
+
+
+def _is_line(line: WaitingLine) -> LineFilter:
+    return lambda one: one is line
 
 
 def forecast_each(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
+from itertools import takewhile
+from math import inf, isfinite
 from typing import Literal, NamedTuple
 
 from celery_throttle.limits.cost import MILLION
@@ -229,12 +230,35 @@ def _is_late(line: WaitingLine, capacities: Capacities) -> bool:
     )
 
 
-def _last_line(
-    lines: Sequence[WaitingLine], matches: LineFilter, capacities: Capacities
-) -> Drained:
-    """Return when the last of the matching lines is empty that is empty at some time."""
+def start_times(
+    lines: Sequence[WaitingLine],
+    line: WaitingLine,
+    positions: Sequence[int],
+    drained: Sequence[Drained],
+    capacities: Capacities,
+) -> list[float | None]:
+    """Return the seconds until tasks of a line start, by their positions; None if unknown.
+
+    ``drained``: of all these lines, by :func:`drain_lines`.
+    """
+    if _block(line, capacities, is_behind=False):
+        return [None] * len(positions)
+    first = sum(len(one.ranks) for one in takewhile(lambda one: one is not line, lines))
+    starts: list[float | None] = []
+    for position in positions:
+        before, seconds = 0, inf
+        for (_, tasks), end in zip(line.ranks, drained[first:], strict=False):
+            if position <= before + tasks:
+                seconds = end.seconds_of(position - before, tasks)
+                break
+            before += tasks
+        starts.append(seconds if isfinite(seconds) else None)
+    return starts
+
+
+def drain_lines(lines: Sequence[WaitingLine], capacities: Capacities) -> list[Drained]:
+    """Return when the tasks of each rank of each line have started."""
     parts: list[FluidLine] = []
-    is_own: list[bool] = []
     for line in lines:
         costs = tuple(
             (capacity, cost / MILLION)
@@ -242,9 +266,17 @@ def _last_line(
             for capacity in capacities.get(ref, ())
             if capacity is not None
         )
-        for rank, tasks in line.ranks:
-            parts.append(FluidLine(tasks, costs, rank, line.weight, line.queue))
-            is_own.append(matches(line))
-    ends = zip(drain_times(parts), is_own, strict=True)
+        parts += [
+            FluidLine(tasks, costs, rank, line.weight, line.queue) for rank, tasks in line.ranks
+        ]
+    return drain_times(parts)
+
+
+def _last_line(
+    lines: Sequence[WaitingLine], matches: LineFilter, capacities: Capacities
+) -> Drained:
+    """Return when the last of the matching lines is empty that is empty at some time."""
+    is_own = (matches(line) for line in lines for _ in line.ranks)
+    ends = zip(drain_lines(lines, capacities), is_own, strict=True)
     own_ends = (end for end, own in ends if own and isfinite(end.seconds))
     return max(own_ends, key=lambda end: end.seconds, default=Drained(0.0, None))

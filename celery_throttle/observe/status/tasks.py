@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.forecasts.reader import forecast_task
+from celery_throttle.observe.forecasts.reader import forecast_positions, forecast_task
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
@@ -84,6 +84,7 @@ class WaitingTask:
         key: The encoded key of the limit at which the task waits; None if it needs the limit
             without a key.
         waited: The seconds since the task joined its line.
+        starts_in: The seconds until its expected start; None if that is unknown.
     """
 
     task_id: str
@@ -91,6 +92,7 @@ class WaitingTask:
     queue: str
     key: str | None
     waited: float
+    starts_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ def read_waiting_tasks(
     """
     yield from observer.check_known(ref)
     (status,) = yield from read_stored(observer, [ref])
-    tasks: list[WaitingTask] = []
+    tasks: list[_ListedTask] = []
     passed = 0
     for start in range(0, status.waiting_keys, _KEYS_PAGE):
         _, keys = yield from list_keys(observer, ref.name, "waiting", start, _KEYS_PAGE)
@@ -202,16 +204,32 @@ def read_waiting_tasks(
         tasks += yield from _tasks_at(observer, *args, name_of)
     end = first + len(tasks)
     has_more = bool(tasks) and end < status.waiting
-    return WaitingPage(status.waiting, tuple(tasks), end if has_more else None)
+    listed = yield from _add_starts(observer, tasks)
+    return WaitingPage(status.waiting, listed, end if has_more else None)
+
+
+class _ListedTask(NamedTuple):
+    task: WaitingTask
+    line: bytes
+    position: int
+
+
+def _add_starts(observer: Observer, tasks: Sequence[_ListedTask]) -> Plan[tuple[WaitingTask, ...]]:
+    """Add to each task when it is expected to start."""
+    positions: dict[bytes, tuple[str, list[int]]] = {}
+    for one in tasks:
+        positions.setdefault(one.line, (one.task.queue, []))[1].append(one.position)
+    starts = yield from forecast_positions(observer, positions)
+    return tuple(replace(one.task, starts_in=starts[one.line, one.position]) for one in tasks)
 
 
 def _tasks_at(
     observer: Observer, ref: LimitRef, first: int, most: int, name_of: NameOf
-) -> Plan[list[WaitingTask]]:
+) -> Plan[list[_ListedTask]]:
     """Return tasks that wait at exactly this limit and key."""
     queue_heads = observer.keys.queue("")
     names = [observer.keys.waiting_lists(ref), queue_heads.messages, queue_heads.due]
-    tasks: list[WaitingTask] = []
+    tasks: list[_ListedTask] = []
     count = sys.maxsize
     while len(tasks) < min(most, count - first):  # one call replies a few large tasks only
         count, *rows = yield observer.call(
@@ -223,7 +241,8 @@ def _tasks_at(
     return tasks
 
 
-def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> WaitingTask:
-    task_id, waited, message, queue = row
-    name = name_of(message) if message else None
-    return WaitingTask(task_id.decode(), name, queue.decode(), ref.key, waited / MICROSECONDS)
+def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> _ListedTask:
+    task_id, waited_us, message, queue, line, position = row
+    name, waited = name_of(message) if message else None, waited_us / MICROSECONDS
+    task = WaitingTask(task_id.decode(), name, queue.decode(), ref.key, waited)
+    return _ListedTask(task, line, position)

@@ -369,3 +369,19 @@ def test_the_tasks_of_each_queue_are_counted_exactly_or_at_least(lines: Protocol
         ("q", 2000, True),
         ("r", 500, True),
     ]
+
+
+def test_each_waiting_task_has_its_expected_start(lines: Protocol) -> None:
+    """Compared with the forecast of each of them."""
+    lines.add_worker()
+    for number in range(20):
+        lines.park(f"a{number}", ["api"], may_run=False)
+        lines.park(f"m{number}", ["api", ("mail", number % 3)], may_run=False)
+    tasks = lines.limiter["api"].list_waiting(most=50).tasks
+    assert len(tasks) == 40
+    for task in tasks:
+        found = lines.limiter.explain(task.task_id).forecast
+        assert found is not None
+        assert task.starts_in == pytest.approx(found.seconds, abs=1e-4)
+    lines.limiter["api"].pause(None)
+    assert {task.starts_in for task in lines.limiter["api"].list_waiting().tasks} == {None}
