@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any
@@ -34,7 +34,7 @@ class ApiAnswer:
         read_body: Callable[[], Any] | None = None,
     ) -> None:
         self.status = status
-        self.headers = dict(_fields(headers)) if headers else {}
+        self.headers = _fields(headers) if headers else {}
         self._read_body = read_body
 
     def with_body(self, read_body: Callable[[], Any]) -> ApiAnswer:
@@ -98,18 +98,18 @@ def _parts(value: Any, name: str) -> list[Any]:
     return [value[name]] if isinstance(value, Mapping) and name in value else []
 
 
-def _fields(headers: Any) -> Iterator[tuple[str, str]]:
-    """Yield each field once."""
+def _fields(headers: Any) -> dict[str, str]:
+    """Return the fields as texts, by their names in lower case."""
     items = getattr(headers, "items", None)
     # httpx joins repeated fields itself, as botocore's plain dicts do; others yield each.
     pairs = items() if callable(items) else headers
     found: dict[str, str] = {}
     for name, value in pairs:
         key = _text(name).lower()
-        values = value if isinstance(value, (list, tuple)) else [value]
-        text = ", ".join(map(_text, values))
+        is_several = isinstance(value, (list, tuple))
+        text = ", ".join(map(_text, value)) if is_several else _text(value)
         found[key] = f"{found[key]}, {text}" if key in found else text
-    yield from found.items()
+    return found
 
 
 def _text(value: Any) -> str:

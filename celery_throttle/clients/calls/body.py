@@ -28,32 +28,26 @@ class WatchedBody:
     Args:
         headers: The fields of the answer, by their names in lower case.
         usage: Returns the units that one document tells; see :class:`.profile.Profile`.
-        is_decoded: Whether the pieces are decoded already.
 
     Attributes:
         document: What the JSON of the body stands for; None until its end, or if it is none.
     """
 
-    def __init__(
-        self,
-        headers: Mapping[str, str],
-        usage: Callable[[Any], Units],
-        is_decoded: bool = False,  # noqa: FBT001, FBT002  # of the exchange
-    ) -> None:
+    def __init__(self, headers: Mapping[str, str], usage: Callable[[Any], Units]) -> None:
         self.document: Any = None
         self._usage = usage
         self._units: dict[str, float] = {}
         self._is_stream = _EVENT_STREAM in headers.get("content-type", "")
-        self._decode = _decoder("" if is_decoded else headers.get("content-encoding", ""))
+        self._decode = _decoder(headers.get("content-encoding", ""))
         self._bytes = bytearray()
         self._is_readable = True
 
-    def feed(self, piece: bytes) -> None:
-        """Take the next piece of the body, as it came."""
+    def feed(self, piece: bytes, *, is_decoded: bool = False) -> None:
+        """Take the next piece of the body: as it came, or decoded."""
         if not self._is_readable:
             return
         try:
-            self._bytes += self._decode(piece)
+            self._bytes += piece if is_decoded else self._decode(piece)
         except zlib.error:
             self._is_readable = False
             return

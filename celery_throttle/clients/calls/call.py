@@ -217,18 +217,17 @@ class GuardedCall(Generic[R]):
             )
             if not self._reads_body and self._slot is None:
                 return  # nothing waits for the end of the body
-            self._body = WatchedBody(headers, guard.usage, self.exchange.is_decoded)
+            self._body = WatchedBody(headers, guard.usage)
             if not self.exchange.watch(response, self):
                 content = self.exchange.body(response) if self._reads_body else None
                 if content:
-                    self._body = WatchedBody(headers, guard.usage, is_decoded=True)
-                    self._body.feed(content)
+                    self._body.feed(content, is_decoded=True)
                 yield from self.finish()
 
     def feed(self, piece: bytes) -> None:
         """A piece of the body passes to its reader."""
         if self._body is not None and self._reads_body:
-            self._body.feed(piece)
+            self._body.feed(piece, is_decoded=self.exchange.is_decoded)
 
     def read(self, document: Any) -> None:
         """A part of the answer passes to its reader: a result, or one item of it."""

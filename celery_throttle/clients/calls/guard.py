@@ -169,9 +169,8 @@ class Guard:
 
     def log_warnings(self, names: Sequence[str], warnings: Sequence[str]) -> None:
         """Log what cannot be used of an answer, unless that was done within the last minute."""
-        now = time.monotonic()
-        if warnings and now - self._warned_at > WARNING_INTERVAL_SECONDS:
-            self._warned_at = now
+        if warnings and time.monotonic() - self._warned_at > WARNING_INTERVAL_SECONDS:
+            self._warned_at = time.monotonic()
             about, text = ", ".join(map(repr, names)), "; ".join(warnings)
             logger.warning("Odd answer of the API behind %s: %s", about, text)
 
@@ -183,7 +182,8 @@ class CountedLimits:
         self._guard = guard
         self._counted = counted
         self.limiter: LimiterCore = counted[0].handle.limiter
-        self.names = [each.handle.ref.name for each in counted]
+        self._refs = [each.handle.ref for each in counted]
+        self.names = [ref.name for ref in self._refs]
         #: Whether one of the limits counts what an answer tells.
         self.has_estimates = guard.estimates(each.quantity for each in counted)
 
@@ -193,10 +193,9 @@ class CountedLimits:
         Raises:
             LimitError: a cost is none.
         """
-        refs = [each.handle.ref for each in self._counted]
         if isinstance(cost, Mapping):
             cost = {each.handle.ref.name: cost.get(each.quantity, 1) for each in self._counted}
-        return self.limiter.require(refs, cost)
+        return self.limiter.require(self._refs, cost)
 
     def actual(self, units: Mapping[str, Any], requirement: Requirement) -> dict[str, Any]:
         """Return the actual cost by the name of the limit; what is not told is as estimated."""

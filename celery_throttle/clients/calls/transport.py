@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -158,15 +157,10 @@ class GuardedTransport:
         exchange.is_in_sdk = self.is_in_sdk
         return exchange
 
-    @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Let the refusal of a limit leave an SDK as it is."""
-        try:
-            yield
-        except (Throttled, BlockingWaitError) as error:
-            if self.is_in_sdk:
-                raise Interrupt(error) from None
-            raise
+    @property
+    def _interrupts(self) -> tuple[type[Throttled | BlockingWaitError], ...]:
+        """The errors that must leave an SDK as they are."""
+        return (Throttled, BlockingWaitError) if self.is_in_sdk else ()
 
 
 class SyncGuardedTransport(GuardedTransport):
@@ -186,8 +180,10 @@ class SyncGuardedTransport(GuardedTransport):
             ThrottleError: A limit is not defined, or ``cost`` returned no valid value.
         """
         exchange = self._exchange(request, _HttpxExchange, self._transport.handle_request)
-        with self._interrupts():
+        try:
             return run_steps(call_steps(self._guard, exchange, request))
+        except self._interrupts as error:
+            raise Interrupt(error) from None
 
     def close(self) -> None:
         """Close the transport that sends the requests."""
@@ -205,8 +201,10 @@ class AsyncGuardedTransport(GuardedTransport):
         """
         send = self._transport.handle_async_request
         exchange = self._exchange(request, _AsyncHttpxExchange, send)
-        with self._interrupts():
+        try:
             return await arun_steps(call_steps(self._guard, exchange, request))
+        except self._interrupts as error:
+            raise Interrupt(error) from None
 
     async def aclose(self) -> None:
         """Close the transport that sends the requests."""

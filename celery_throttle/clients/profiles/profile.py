@@ -8,7 +8,7 @@ profiles of vendors are in :mod:`celery_throttle.clients.profiles`; a user can w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -180,6 +180,12 @@ class Profile:
     refused_costs: Sequence[str] = ()
     estimate: Callable[[Mapping[str, Any]], Units] = no_units
     usage: Callable[[Mapping[str, Any]], Units] = no_units
+    #: The headers that carry the state of a quantity: every answer is searched for them.
+    _state_headers: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = (name for each in self.quantities for name in (each.remaining, each.limit))
+        object.__setattr__(self, "_state_headers", frozenset((*self.quota_headers, *names)))
 
     def tells_quotas(self, answer: ApiAnswer) -> bool:
         """Return whether an answer may tell the state of a quantity.
@@ -187,11 +193,9 @@ class Profile:
         Args:
             answer: The answer.
         """
-        headers = answer.headers
         if self.quotas is not None and answer.has_body:
             return True
-        names = (name for each in self.quantities for name in (each.remaining, each.limit))
-        return any(name in headers for name in (*self.quota_headers, *names))
+        return not self._state_headers.isdisjoint(answer.headers)
 
     def reads_accepted(self, answer: ApiAnswer) -> bool:
         """Return whether an answer without an error status may say something in its body.
