@@ -36,6 +36,7 @@ NAMES = (
     "fanout",
     "shared",
     "server",
+    "paced",
     "slots",
     "forecasts",
     "clients",
@@ -52,6 +53,9 @@ def main() -> None:
         "--json", type=Path, metavar="FILE", help="also write all figures to this file"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, for a first impression")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="another checkout, compared with by `paced`"
+    )
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:
@@ -62,7 +66,9 @@ def main() -> None:
     progress = Console(stderr=True)
     out = Console(width=None if sys.stdout.isatty() else 110)
     options = Options(
-        quick=arguments.quick, say=lambda text: progress.print(f"[dim]{text} ...[/dim]")
+        quick=arguments.quick,
+        say=lambda text: progress.print(f"[dim]{text} ...[/dim]"),
+        against=arguments.against and arguments.against.resolve(),
     )
     began = time.monotonic()
     results: list[Result] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -12,10 +13,14 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options: ``quick`` selects small sizes, ``say`` shows progress."""
+    """Options: ``quick`` selects small sizes, ``say`` shows progress.
+
+    ``against`` is another checkout, for benchmarks that can compare ours with it.
+    """
 
     quick: bool
     say: Callable[[str], None]
+    against: Path | None = None
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size for these options."""

