@@ -26,7 +26,9 @@ RESUBSCRIBE_SECONDS = 0.5  # until a worker that has lost the server subscribes 
 #: the bytes of tasks that one call reads, see ``commands.lua``.
 CLAIM_BATCH_SIZE = 200
 CLAIM_RETRY_SECONDS = 1.0  # until a claim call is repeated to which the server replied an error
-SETTLE_REPORT_SECONDS = 0.020  # how long a settled claim may stay unreported
+#: How long a settled claim may stay unreported: the next poll of a busy worker comes sooner. If the
+#: worker is killed before, the task runs once more.
+SETTLE_REPORT_SECONDS = 0.050
 #: Slots that are released sooner than this after the server's last reply are reported together.
 RELEASE_REPORT_SECONDS = 0.002
 REQUEUE_BATCH_SIZE = 100  # claims that one call requeues: the server does nothing else meanwhile

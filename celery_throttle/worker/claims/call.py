@@ -92,6 +92,11 @@ class ClaimCall:
         """Renew the lease, settle claims and release slots; claim nothing."""
         self.claim(lambda: Capacity(0))
 
+    def pass_poll(self) -> None:
+        """Let other workers poll now for what is due: this one has no process. Report as well."""
+        with self.lock:
+            self._run(Capacity(0), is_passing=True)
+
     def claim(self, capacity: Callable[[], Capacity]) -> ClaimReply | None:
         """Claim tasks that are due; report as well. None if the server cannot be reached.
 
@@ -120,7 +125,7 @@ class ClaimCall:
         first = self._first_queue = (self._first_queue + 1) % max(1, len(queues))
         return [key for keys in queues[first:] + queues[:first] for key in keys]
 
-    def _run(self, capacity: Capacity) -> ClaimReply | None:
+    def _run(self, capacity: Capacity, *, is_passing: bool = False) -> ClaimReply | None:
         if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
         began = time.monotonic()
@@ -137,7 +142,7 @@ class ClaimCall:
         call = claim_call(
             self.claims.keys,
             self.claims.worker,
-            self.queue_keys() if count else (),
+            self.queue_keys() if count or is_passing else (),
             tokens,
             lease=self.lease,
             poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,

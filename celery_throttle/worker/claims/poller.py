@@ -76,6 +76,7 @@ class Scheduler:
         """Let the most overdue shard poll if a process is free; otherwise queue for a process."""
         if self.count_free() <= 0:
             self._queue()
+            self._pass_polls()
             return
         with self._lock:
             now, due = time.monotonic(), None
@@ -87,6 +88,13 @@ class Scheduler:
             self._alarm.set(by_time[0][1] - now)
         if due is not None:
             due.run()
+
+    def _pass_polls(self) -> None:
+        """Let other workers poll for the shards that are due: this one has no process for them."""
+        now = time.monotonic()
+        for poller, at in list(self._due_times.items()):
+            if at <= now and self.is_running:
+                poller.pass_poll()
 
     def _queue(self) -> None:
         """Queue for a process, with the tasks that wait in this worker for one."""
@@ -128,6 +136,8 @@ class Poller:
     dispatcher: Dispatcher
     outage: OutageMode
     more_are_due: bool = False  #: whether the last poll left tasks that are due
+    #: Whether other workers expect the next poll of this one, and therefore poll later.
+    is_expected: bool = False
 
     def __post_init__(self) -> None:
         self._report_alarm = Alarm(self.timers, self._report)
@@ -187,6 +197,12 @@ class Poller:
         """Poll, or queue to poll after the calls to a slow server."""
         self._backoff.run_or_queue(self._poll_if_free)
 
+    def pass_poll(self) -> None:
+        """Let other workers poll, if they expect this one to, which has no process."""
+        if self.is_expected:
+            self.is_expected = False
+            self._backoff.run_or_queue(self.call.pass_poll)
+
     def _poll_if_free(self) -> None:
         if self.scheduler.count_free() > 0:
             self._poll()
@@ -197,14 +213,18 @@ class Poller:
         """Claim the tasks that are due, for the free processes."""
         for task in self.revoked.withdraw():
             self.dispatcher.dispatch(task)
+        self._report_alarm.cancel()  # the call reports what has ended by now
         with self.scheduler.claiming:
             reply = self.call.claim(self._capacity)
+        if self._claims.settled:  # the call has failed
+            self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         if reply is None:
             # At the end of an outage, `poll_in(0)` follows.
             lost = self.outage.is_on
             self.poll_in(tuning.RETRY_SECONDS if lost else tuning.MIN_WAKEUP_INTERVAL_SECONDS)
             return
         self.more_are_due = bool(reply.tasks) and not reply.wait
+        self.is_expected = reply.wait > 0
         for task in reply.tasks:
             self.dispatcher.dispatch(task)
         if reply.dead_worker and self._had_time_to_renew():

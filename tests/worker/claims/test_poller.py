@@ -52,7 +52,7 @@ class OneProcess:
     """The scheduler of a prefork worker with one process; its claim calls are counted."""
 
     def __init__(self) -> None:
-        self.polls = 0
+        self.polls = self.passed = 0
         pool = SimpleNamespace(_putlock=None, _processes=1, _cache={}, _all_inqueues=[1])
         self._pool = pool
         self._semaphore = LaxBoundedSemaphore(1)
@@ -69,9 +69,13 @@ class OneProcess:
         self.polls += capacity().free > 0
         return ClaimReply(0.001)
 
+    def _pass_poll(self) -> None:
+        self.passed += 1
+
     def connect(self) -> None:
         nothing: Any = SimpleNamespace(
             claim=self._claim,
+            pass_poll=self._pass_poll,
             replied_at=0.0,
             unstarted=list,
             recent_starts=lambda: self.recent_starts,
@@ -132,6 +136,20 @@ def test_a_busy_worker_polls_again_after_it_lost_the_broker() -> None:
     assert worker.end()
     worker.begin()
     assert worker.end()
+
+
+def test_a_worker_without_a_process_lets_others_poll_once() -> None:
+    """They expect it to poll at the time that it was given."""
+    worker = OneProcess()
+    worker.connect()
+    worker.begin()
+    assert (worker.polls, worker.passed) == (1, 1)
+    worker.poller.poll_in(0)
+    worker.timer.run()
+    assert worker.passed == 1
+    assert worker.end()
+    worker.begin()
+    assert worker.passed == 2
 
 
 def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
@@ -261,6 +279,9 @@ class Shard:
 
     def __init__(self, name: str, polled: list[str], booked: list[str]) -> None:
         self._name, self._polled, self._booked = name, polled, booked
+
+    def pass_poll(self) -> None:
+        pass
 
     def run(self) -> None:
         self._polled.append(self._name)

@@ -10,7 +10,7 @@
 -- ARGV  2   the worker
 --       3   its channel
 --       4   lease (us)
---       5   how many tasks it wants; 0 only renews and settles
+--       5   how many tasks it wants; 0 only renews and settles, and lets other workers poll the queues that are given
 --       6   how far ahead (us) a start may be booked for tasks that have a free process
 --       7   the token of the first task taken; the following ones count up
 --       8   longest time (us) between two polls
@@ -70,11 +70,19 @@ local function follow_queue_clock(queue)
   end
 end
 
+-- The shortest and the longest gap (us) between two polls for one due time.
+local MIN_POLL_GAP, MAX_POLL_GAP = 10000, 100000
+
+-- A worker that is woken polls this long (us) after its last poll at the earliest.
+local WAKE_UP_DELAY = 5000
+
+-- The member of `polls` whose score is minus the time (us) between two starts, as it was last measured.
+local SPACING = ' '
+
 -- The first free poll time from `due` (us) on. Some worker has to poll at each due time, but not all: each takes a
--- time that is one gap behind the last one taken. So polls a second depend on the gap, not on the number of workers,
--- and a worker that fails costs one gap.
-local function free_poll_time(queue, due)
-  local gap = math.min(100000, math.max(10000, (due - now) / 10))
+-- time that is one gap behind the last one taken. So polls a second depend on the gap, which is that between two
+-- starts, and not on the number of workers; a worker that fails costs one gap.
+local function free_poll_time(queue, due, gap)
   local polls = redis.call('ZRANGE', queue[POLLS], format_integer(due - gap / 2),
                            '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
   local free = due
@@ -88,21 +96,40 @@ local function free_poll_time(queue, due)
   return free
 end
 
--- When (us) this worker polls a queue again. Writes it, unless that is now.
-local function next_poll_time(queue)
+-- The time (us) between two starts in a queue, from which this call took tasks or not; 0 if it was never measured.
+local function measure_spacing(queue, due, has_taken)
+  if not has_taken or not call.last_start then
+    return -(redis.call('ZSCORE', queue[POLLS], SPACING) or 0)
+  end
+  return math.max(1, due - call.last_start)
+end
+
+-- When (us) this worker polls a queue again, from which this call took tasks or not. Writes it, unless that is now. A
+-- worker that has no process for what is due wakes others.
+local function next_poll_time(queue, has_taken)
   redis.call('ZREM', queue[POLLS], call.channel)
   local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
-  if due and (#call.taken == call.wanted or call.visits == 0) then
+  if due and call.visits == 0 then
     return now
   elseif not due and redis.call('EXISTS', queue[LINES]) == 1 then
     repair()(queue)
     return now
   end
-  local poll = now + call.max_sleep
+  local poll, spacing = now + call.max_sleep, 0
   if due then
-    poll = math.min(poll, free_poll_time(queue, math.max(now, due - call.free_horizon)))
+    spacing = measure_spacing(queue, due, has_taken)
+    local from = due - call.free_horizon
+    if call.wanted == 0 or #call.taken == call.wanted and from <= now then
+      wake(queue[POLLS], math.max(due - call.free_horizon / 2, now + WAKE_UP_DELAY))
+      return now
+    end
+    local gap = math.min(MAX_POLL_GAP, math.max(call.free_horizon, spacing, MIN_POLL_GAP))
+    poll = math.min(poll, free_poll_time(queue, math.max(now, from), gap))
   end
   write_lease(queue[POLLS], call.channel, poll)
+  if has_taken and spacing > 0 then
+    redis.call('ZADD', queue[POLLS], format_integer(-spacing), SPACING)
+  end
   redis.call('PEXPIRE', queue[POLLS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end
@@ -117,6 +144,7 @@ local poll, serve = now + call.max_sleep, nil
 for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   follow_queue_clock(queue)
+  local taken_before = #call.taken
   while #call.taken < call.wanted and call.visits > 0 do
     local horizon = format_integer(now + booking_horizon())
     local waiting = redis.call('ZRANGE', queue[DUE], '-inf', horizon, 'BYSCORE', 'LIMIT', 0, 1)[1]
@@ -126,7 +154,7 @@ for key = 5, #KEYS - 1, 4 do
     serve = serve or serve_list() -- what decides is defined only if a list is due
     serve(queue, waiting)
   end
-  poll = math.min(poll, next_poll_time(queue))
+  poll = math.min(poll, next_poll_time(queue, #call.taken > taken_before))
 end
 
 if #call.taken == 0 then
