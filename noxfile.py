@@ -53,15 +53,20 @@ def prerelease(session: nox.Session) -> None:
 @nox.session
 def lowest(session: nox.Session) -> None:
     """Test the lower bounds in pyproject.toml; what only the tests use is as new as they allow."""
-    bounds = session.run(
-        *("uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
-        *("--resolution", "lowest-direct", "--python", session.virtualenv.location),
-        "pyproject.toml",
-        silent=True,
-        external=True,
-    )
-    session.install("--editable", ".[test]", *str(bounds).split())
+    session.install("--editable", ".[test]", *lower_bounds(session))
     run_tests(session, *TESTS)
+
+
+@nox.session
+def oldest_clients(session: nox.Session) -> None:
+    """Test the oldest HTTP clients and SDKs that pyproject.toml allows."""
+    bounds = lower_bounds(
+        session, "aiohttp", "grpc", "httpx", "httpx2", "requests", "sdks", "urllib3"
+    )
+    session.install("--editable", ".[test]", *bounds)
+    # google-genai asks for a later one, but works with that.
+    session.install("--no-deps", "httpx==0.27.0")
+    run_tests(session, "tests/clients")
 
 
 @nox.session
@@ -71,6 +76,19 @@ def servers(session: nox.Session) -> None:
     found = [shutil.which("redis-server"), shutil.which("valkey-server")]
     for command in session.posargs or filter(None, found):
         run_tests(session, *SERVER_TESTS, env={"TEST_SERVER": str(Path(command).absolute())})
+
+
+def lower_bounds(session: nox.Session, *extras: str) -> list[str]:
+    """Return the oldest versions that pyproject.toml allows, such as ``celery==5.5``."""
+    bounds = session.run(
+        *("uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
+        *("--resolution", "lowest-direct", "--python", session.virtualenv.location),
+        *(f"--extra={extra}" for extra in extras),
+        "pyproject.toml",
+        silent=True,
+        external=True,
+    )
+    return str(bounds).split()
 
 
 def run_tests(session: nox.Session, *tests: str, env: dict[str, str] | None = None) -> None:

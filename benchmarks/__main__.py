@@ -40,6 +40,8 @@ NAMES = (
     "slots",
     "forecasts",
     "clients",
+    "tokens",
+    "tenants",
     "speed",
     "algorithms",
 )
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="another checkout, compared with by `paced`"
     )
+    parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(NAMES))
     if unknown:
@@ -69,6 +72,7 @@ def main() -> None:
         quick=arguments.quick,
         say=lambda text: progress.print(f"[dim]{text} ...[/dim]"),
         against=arguments.against and arguments.against.resolve(),
+        full=arguments.full,
     )
     began = time.monotonic()
     results: list[Result] = []

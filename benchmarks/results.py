@@ -13,7 +13,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options: ``quick`` selects small sizes, ``say`` shows progress.
+    """Options: ``quick`` selects small sizes, ``full`` real minutes, ``say`` shows progress.
 
     ``against`` is another checkout, for benchmarks that can compare ours with it.
     """
@@ -21,6 +21,7 @@ class Options:
     quick: bool
     say: Callable[[str], None]
     against: Path | None = None
+    full: bool = False
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size for these options."""
@@ -97,7 +98,7 @@ class Result:
 
 
 def _short(number: float | None) -> str:
-    if number is None:
+    if number is None or math.isnan(number):
         return ""
     if isinstance(number, int):
         return f"{number:,}"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +160,7 @@ class Stage:
         own_store: whether the limits have a server of their own.
         watch: whether workers also mark deliveries of the broker.
         root: the checkout whose package and apps the workers run.
+        settings: more settings for the apps.
     """
 
     def __init__(
@@ -170,12 +171,14 @@ class Stage:
         own_store: bool = False,
         watch: bool = False,
         root: Path = ROOT,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._source = root
         self._ends = contextlib.ExitStack()
         self._own_store = own_store
         self._models: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, bytes, bytes]] = {}
-        self._settings = {"api": api, "tenant": tenant, "watch": watch}
+        own = {"api": api, "tenant": tenant, "watch": watch}
+        self._settings: dict[str, Any] = {**own, **(settings or {})}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as ends:

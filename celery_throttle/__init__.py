@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from celery_throttle.clients.sdk import throttled
     from celery_throttle.clients.wrapped import wrap
     from celery_throttle.errors import (
+        BlockingWaitError,
         ConfigurationError,
         CostError,
         FanOutError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         QueueFullError,
         QueueNotFoundError,
         RulesError,
+        SentRequestsError,
         StoreError,
         StoreUnavailableError,
         Throttled,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from celery_throttle.tasks.task import ThrottledTask
 
 _MODULES = {
+    "BlockingWaitError": "errors",
     "Calendar": "limits.calendar",
     "Concurrency": "limits.rate",
     "ConfigurationError": "errors",
@@ -88,6 +91,7 @@ _MODULES = {
     "ThrottledTask": "tasks.task",
     "UnknownFanOutError": "errors",
     "UnknownLimitError": "errors",
+    "SentRequestsError": "errors",
     "WaitTooLongError": "errors",
     "WaitingCount": "bulk.removal.counts",
     "task_admitted": "signals",
@@ -99,6 +103,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "BlockingWaitError",
     "Calendar",
     "Concurrency",
     "ConfigurationError",
@@ -123,6 +128,7 @@ __all__ = [
     "Rate",
     "Removal",
     "RulesError",
+    "SentRequestsError",
     "StoreError",
     "StoreUnavailableError",
     "Throttle",

@@ -55,6 +55,8 @@ class Throttle(AppLimits):
         prefix: The prefix of all keys in Redis; default ``"{throttle}"``.
         lease: Seconds after which the claims and slots of a lost worker are free again, 1 to 3600;
             default 30.
+        max_wait_in_place: Seconds for which a call within a task waits in its process, if the task
+            has sent requests already, 0 to 86,400; default 60.
         timeout: Seconds to connect, and to wait for each reply, 0.01 to 60; default 1.
         checks: What happens if the server fails a check at the start of a worker: ``"warn"`` (the
             default), ``"error"`` (the worker does not start) or ``"off"`` (no checks).
@@ -93,6 +95,7 @@ class Throttle(AppLimits):
         url: str | None = None,
         prefix: str | None = None,
         lease: float | None = None,
+        max_wait_in_place: float | None = None,
         timeout: float | None = None,
         checks: str | None = None,
         waiting: str | None = None,

@@ -15,11 +15,13 @@
     ├── FanOutError                         a task that cannot be part of a fan-out
     │   └── UnknownFanOutError (LookupError)    a name that no fan-out has
     ├── QueueNotFoundError (LookupError)    a queue that the app or the broker does not have
+    ├── BlockingWaitError (RuntimeError)    a blocking call in an event loop that may have to wait
     ├── MissingExtraError (ImportError)     an optional package that is not installed
     ├── PublishRejectedError                a queue of the broker that takes no more messages
     ├── StoreError                          the server replied with an error
     │   └── StoreUnavailableError           the server cannot be reached, or cannot serve now
     └── Throttled                           a limit refused a call or a task
+        ├── SentRequestsError               a task has sent requests, and cannot wait so long
         ├── WaitTooLongError                the wait would exceed ``throttle_max_wait``
         ├── QueueFullError                  the line, or the queue of a ``leaky-queue``, is full
         └── KeysFullError                   ``max-keys`` other keys are in use
@@ -112,6 +114,13 @@ class PublishRejectedError(ThrottleError):
     """A queue of the broker takes no more messages, so waiting tasks cannot be sent to it."""
 
 
+class BlockingWaitError(ThrottleError, RuntimeError):
+    """A blocking call that may wait for its limits was made in a running event loop.
+
+    It would block the loop while it waits. Nothing was taken. Also a ``RuntimeError``.
+    """
+
+
 class MissingExtraError(ThrottleError, ImportError):
     """An optional package is not installed. Also an ``ImportError``."""
 
@@ -181,6 +190,37 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
             return "this can never pass"
         paused = "it is paused, and " if self.paused else ""
         return f"{paused}this could pass in {self.retry_after:g} s"
+
+
+class SentRequestsError(Throttled):
+    """A limit refused a request within a task that has sent other requests.
+
+    The task does not start from its beginning, as it would send these again. Its call waited in the
+    process, or would have waited longer than the setting ``throttle_max_wait_in_place``.
+
+    Attributes:
+        limit: See :class:`Throttled`; so for ``key``, ``retry_after`` and ``paused``.
+        max_wait: The seconds that the call may wait in the process.
+    """
+
+    def __init__(
+        self,
+        limit: str,
+        key: str | None,
+        retry_after: float | None,
+        paused: float,
+        max_wait: float,
+    ) -> None:
+        super().__init__(limit, key, retry_after, paused)
+        self.max_wait = max_wait
+        self.args = (limit, key, retry_after, paused, max_wait)
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. The task has sent requests already, so it does not start again: "
+            f"throttle_max_wait_in_place allows a wait of {self.max_wait:g} s. Raise that, or "
+            "set throttle_restart=True on the task if its requests may be sent twice"
+        )
 
 
 class WaitTooLongError(Throttled):

@@ -172,6 +172,14 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (_KEYS.paused_keys("<limit>"), "zset", "paused keys, by the end of the pause"),
         ),
     ),
+    "Refusals": (
+        *_kinds(
+            Expiry.ALWAYS,
+            "when an API accepts a request, or a minute after the last pause",
+            "learn",
+            (_KEYS.refusals(_REF), "string", "refusals in a row: the last pause, and its time"),
+        ),
+    ),
     "Counters": (
         *_kinds(
             Expiry.ALWAYS,

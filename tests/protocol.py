@@ -13,7 +13,7 @@ import redis
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
-from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, read_takes
 from celery_throttle.operations.waiting import (
     WaitingTask,
     claim_call,
@@ -62,6 +62,7 @@ class Claimed:
     slots: Sequence[bytes]
     field: str = ""
     position: int = 0
+    takes: Sequence[Taken] = ()
 
 
 @dataclass
@@ -117,12 +118,13 @@ class Protocol:
         lease: int = 30 * SECOND,
         may_run: bool = True,
         temporary: bool = False,
+        settles: bool = False,
     ) -> Parked:
         keys, requirement = self.keys, self.require(limits, cost)
         wait = None if max_wait == FOREVER else max_wait / SECOND
         call = park_call(
             keys,
-            WaitingTask(task_id, queue, rank, expires, wait, message),
+            WaitingTask(task_id, queue, rank, expires, wait, message, settles),
             requirement,
             str(int(may_run)),
             identity=f"{task_id} 0 0" if identity is None else identity,
@@ -138,7 +140,7 @@ class Protocol:
         if outcome == b"parked":
             position, expected, _, wait = about
             return Parked("parked", (), position, expected, wait)
-        return Parked(outcome.decode(), about if outcome == b"admitted" else ())
+        return Parked(outcome.decode(), about[1:] if outcome == b"admitted" else ())
 
     def claim(
         self,
@@ -213,7 +215,7 @@ class Protocol:
     @staticmethod
     def _row(row: list[Any]) -> Claimed:
         token, kind, starts, waited, message, task_id, *more = row
-        field, position, *slots = more or (b"", 0)
+        field, position, slots, takes = (*(more or (b"", 0)), [], [])[:4]
         return Claimed(
             token,
             kind == 1,
@@ -221,9 +223,10 @@ class Protocol:
             waited,
             message,
             task_id.decode(),
-            slots[0] if slots else [],
+            slots,
             field.decode(),
             position,
+            read_takes(takes),
         )
 
     def drain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from celery_throttle.store.counters import WAIT_BUCKETS
+from celery_throttle.observe.totals import WAIT_BUCKETS
 
 _CLAIMED = tuple(str(bucket) for bucket in range(WAIT_BUCKETS))
 

@@ -23,7 +23,7 @@ from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.profiles import OPENAI
 from celery_throttle.clients.requests import ThrottledAdapter
-from celery_throttle.inbound import ThrottledASGI, ThrottledWSGI, by_address, throttled
+from celery_throttle.inbound import ThrottledASGI, ThrottledWSGI, by_address, ratelimit
 from celery_throttle.testing import ManualClock
 from celery_throttle.web import create_app
 
@@ -141,7 +141,7 @@ def aiohttp_client() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(middlewares=[middleware])
 
 
-@throttled(
+@ratelimit(
     limiter["search"], key=lambda request: request.user.id, cost=lambda request: request.cost
 )
 def search(request: Any) -> str:

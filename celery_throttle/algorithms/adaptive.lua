@@ -6,14 +6,14 @@
 --   taken      ticks taken since then
 --   level      ticks in use at `at`
 --   share      the rate, in millionths of its upper bound
---   fell, grew when (us) the rate fell, and until when (us) good answers were counted
---   refusals   since the last good answer
+--   fell, grew when (us) the rate fell or `ceiling` changed, and until when (us) good answers were counted
+--   ceiling    the limit of the API, as it told, in millionths of the upper bound
 -- Adds them to a limit, and `used`: the ticks in use now.
 
 local ADAPTIVE_FORM, ADAPTIVE_SIZE = '<BHdddddddddd', 83
 local algorithm = {}
-local GROWTH, LONGEST_GROWTH, KEPT, KEPT_AGAIN, AGAIN = 100, 1000000, 93, 85, 2000000
-local REST, LONGEST_REST, MEMORY = 100000, 10000000, 3600000000
+local ACCELERATION, LONGEST_ACCELERATION, LONGEST_GROWTH = 1500000, 30000000, 1000000
+local KEPT, KEPT_AGAIN, AGAIN, MEMORY = 93, 85, 2000000, 3600000000
 local scale_down, scale_up = scaling()
 
 -- Ticks that drain in some microseconds, rounded down. Negative for a time before the state was written.
@@ -46,15 +46,15 @@ local function ticks_for(limit, amount)
 end
 
 local function unpack_state(limit, state, from)
-  local _, _, at, p, q, began, taken, level, share, fell, grew, refusals = struct.unpack(ADAPTIVE_FORM, state, from)
+  local _, _, at, p, q, began, taken, level, share, fell, grew, ceiling = struct.unpack(ADAPTIVE_FORM, state, from)
   limit.at, limit.began, limit.taken, limit.level = at, began, taken, level
-  limit.share, limit.fell, limit.grew, limit.refusals = share, fell, grew, refusals
+  limit.share, limit.fell, limit.grew, limit.ceiling = share, fell, grew, ceiling
   return p == limit.p and q == limit.q
 end
 
 function algorithm.read(limit, state, from)
   limit.at, limit.began, limit.taken, limit.level = 0, 0, 0, 0
-  limit.share, limit.fell, limit.grew, limit.refusals = MILLION, 0, 0, 0
+  limit.share, limit.fell, limit.grew, limit.ceiling = MILLION, 0, 0, MILLION
   local is_same = not state or unpack_state(limit, state, from)
   if not is_same or limit.at > now + FARTHEST then
     return false, is_same
@@ -80,7 +80,7 @@ function algorithm.write(limit)
     lasts = math.max(lasts, MEMORY)
   end
   return struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE, limit.at, limit.p, limit.q, limit.began, limit.taken, limit.level,
-                     limit.share, limit.fell, limit.grew, limit.refusals), lasts
+                     limit.share, limit.fell, limit.grew, limit.ceiling), lasts
 end
 
 function algorithm.remaining(limit, fractional)
@@ -138,31 +138,47 @@ local function fall(limit)
   limit.share, limit.fell, limit.grew = math.max(parameter(limit, 1), (share - share % 100) / 100), now, now
 end
 
--- Learn from an answer that came `took` (us) after its request. Returns whether the limit has changed, and for how
--- long (us) it should stop.
-function algorithm.learn(limit, took, refused)
-  local latency, rest = parameter(limit, 2), 0
-  if now - took < limit.fell then
-    return false, 0
+local function grow(limit)
+  local good = math.min(math.max(0, now - limit.grew), LONGEST_GROWTH)
+  local since = math.min(math.max(0, limit.grew - limit.fell), LONGEST_ACCELERATION)
+  local growth = math.floor(limit.share * good / MILLION) * (ACCELERATION + since)
+  local share = math.min(limit.ceiling, limit.share + math.floor(growth / (100 * ACCELERATION)))
+  if share == limit.share then
+    return false
   end
-  if refused then
-    rest = math.min(REST * 2 ^ math.min(limit.refusals, 10), LONGEST_REST)
+  move(limit, now)
+  limit.share, limit.grew = share, now
+  return true
+end
+
+-- The API's own limit, as it told: its units, and the period (us; 0 for that of the limit). Within the range, in
+-- millionths of the upper bound.
+local function told_ceiling(limit, units, period)
+  local count, own = parameter(limit, 3), parameter(limit, 4)
+  local share = units * MILLION / count * (own / (period > 0 and period or own))
+  return math.min(MILLION, math.max(parameter(limit, 1), math.floor(math.min(share, MILLION))))
+end
+
+-- Learn from an answer, see `learn.lua`. Returns whether the limit has changed.
+function algorithm.learn(limit, answer)
+  local latency, took = parameter(limit, 2), answer.took
+  local ceiling = answer.quota >= 0 and told_ceiling(limit, answer.quota, answer.period) or limit.ceiling
+  if now - took < limit.fell then
+    return false
+  end
+  if ceiling ~= limit.ceiling then
+    move(limit, now)
+    limit.share, limit.ceiling, limit.fell, limit.grew = ceiling, ceiling, now, now
+  elseif answer.kind == 'overloaded' then
+    return false
+  elseif answer.kind == 'refused' or (latency > 0 and took > latency) then
     move(limit, now)
     fall(limit)
-    limit.refusals = limit.refusals + 1
-  elseif latency > 0 and took > latency then
-    move(limit, now)
-    fall(limit)
-  else
-    local steps = math.floor(math.min(math.max(0, now - limit.grew), LONGEST_GROWTH) / GROWTH)
-    if (limit.share == MILLION or steps == 0) and limit.refusals == 0 then
-      return false, 0
-    end
-    move(limit, now)
-    limit.share, limit.grew, limit.refusals = math.min(MILLION, limit.share + steps), now, 0
+  elseif not grow(limit) then
+    return false
   end
   limit.used = limit.level
-  return true, rest
+  return true
 end
 
 return algorithm

@@ -1,9 +1,11 @@
 """A meter whose rate moves between a lowest and a highest rate, by feedback: AIMD.
 
 Additive increase, multiplicative decrease (Chiu and Jain, 1989). While answers are good, the rate
-increases by a hundredth of the highest rate per second. A refusal, or an answer that took longer
-than the limit's ``latency``, decreases it to ``KEPT_PERCENT``. The answer to a request that was
-sent before the last decrease is ignored.
+increases by a hundredth of itself per second, and faster the longer the last decrease lies back. A
+refusal, or an answer that took longer than the limit's ``latency``, decreases it to
+``KEPT_PERCENT``. If the API tells its own limit, the rate becomes that at once, and does not exceed
+it. The answer to a request that was sent before the last decrease, or the last change of the API's
+limit, is ignored. An overload changes nothing.
 
 Units in use drain at the current rate, so a change of the rate keeps them. No more is admitted than
 by a meter of the highest rate. Amounts are ticks of the highest rate, see
@@ -13,16 +15,20 @@ by a meter of the highest rate. Amounts are ticks of the highest rate, see
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import floor
 from typing import NamedTuple
 
 from celery_throttle.algorithms.state import Mark, State, ceil_div
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.limits.duration import MAX_EXACT
+from celery_throttle.limits.duration import MAX_EXACT, to_us
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.limit import MAX_ADAPTIVE_RATIO, MAX_BOOKING_US, Limit
+from celery_throttle.limits.rate import MAX_UNITS, Rate
 
-#: Microseconds of good answers for an increase by a millionth of the highest rate: by a hundredth
-#: per second.
-INCREASE_STEP_US = 100
+#: Per second of good answers the rate grows by a hundredth of itself; by twice, three times ... as
+#: much when there were good answers for each of these times since the last decrease, up to the
+#: longest time.
+ACCELERATION_US, MAX_ACCELERATION_US = 1_500_000, 30_000_000
 
 #: One answer accounts for at most this time of good answers: before it the API was not tested.
 MAX_INCREASE_US = 1_000_000
@@ -30,10 +36,6 @@ MAX_INCREASE_US = 1_000_000
 #: The percentage of the rate that is kept in a decrease; and in another decrease within
 #: ``AGAIN_US``, since then the API's own limit is far below.
 KEPT_PERCENT, KEPT_PERCENT_AGAIN, AGAIN_US = 93, 85, 2_000_000
-
-#: The time for which a refusal stops the limit if the answer does not say; it doubles with each
-#: refusal in a row, up to ``MAX_STOP_US``.
-STOP_US, MAX_STOP_US = 100_000, 10_000_000
 
 #: The time for which a rate below the highest is kept when nothing is in use.
 MEMORY_US = 3_600_000_000
@@ -43,9 +45,9 @@ class AdaptiveRate(NamedTuple):
     """The current rate. Times are microseconds."""
 
     share: int = MILLION  #: the rate in millionths of the highest rate
-    decreased_at: int = 0  #: the last decrease; 0 if there was none
+    decreased_at: int = 0  #: the last decrease, or change of ``ceiling``; 0 if there was none
     increased_at: int = 0  #: good answers are included up to this time
-    refusals: int = 0  #: since the last good answer
+    ceiling: int = MILLION  #: the limit of the API, as it told, in millionths of the highest rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +120,23 @@ class Adaptive(State):
         used = min(here.level + debt, max(here.level, max_ticks))
         return replace(here, taken=here.taken + used - here.level, level=used)
 
-    def learn(self, limit: Limit, now: int, took: int, *, refused: bool) -> tuple[Adaptive, int]:
-        """Return the state after an answer, and microseconds for which it stops the limit.
+    def learn(self, limit: Limit, now: int, took: int, feedback: Feedback) -> Adaptive:
+        """Return the state after an answer that says something about the rate.
 
         ``took``: microseconds from the request to the answer.
         """
-        rate = self.rate
+        rate, ceiling = self.rate, _ceiling(limit, feedback)
         if now - took < rate.decreased_at:
-            return self, 0
-        if refused:
-            stop = min(STOP_US << min(rate.refusals, 10), MAX_STOP_US)
-            changed = _decrease(rate, limit, now)._replace(refusals=rate.refusals + 1)
-            return replace(self._write_at(now, now), rate=changed), stop
-        if limit.latency_us is not None and took > limit.latency_us:
-            return replace(self._write_at(now, now), rate=_decrease(rate, limit, now)), 0
-        steps = min(max(0, now - rate.increased_at), MAX_INCREASE_US) // INCREASE_STEP_US
-        if (rate.share == MILLION or steps == 0) and rate.refusals == 0:
-            return self, 0
-        share = min(MILLION, rate.share + steps)
-        changed = rate._replace(share=share, increased_at=now, refusals=0)
-        return replace(self._write_at(now, now), rate=changed), 0
+            return self
+        if ceiling is not None and ceiling != rate.ceiling:
+            changed = AdaptiveRate(ceiling, now, now, ceiling)
+        elif feedback.overloaded:
+            return self
+        elif feedback.refused or (limit.latency_us is not None and took > limit.latency_us):
+            changed = _decrease(rate, limit, now)
+        else:
+            changed = _increase(rate, now)
+        return self if changed is rate else replace(self._write_at(now, now), rate=changed)
 
     def _write_at(self, at: int, now: int) -> Adaptive:
         """Return the state as written at a time."""
@@ -158,3 +157,23 @@ def _decrease(rate: AdaptiveRate, limit: Limit, now: int) -> AdaptiveRate:
     percent = KEPT_PERCENT_AGAIN if now - rate.decreased_at < AGAIN_US else KEPT_PERCENT
     share = max(limit.lowest_share, rate.share * percent // 100)
     return rate._replace(share=share, decreased_at=now, increased_at=now)
+
+
+def _increase(rate: AdaptiveRate, now: int) -> AdaptiveRate:
+    good = min(max(0, now - rate.increased_at), MAX_INCREASE_US)
+    since = min(max(0, rate.increased_at - rate.decreased_at), MAX_ACCELERATION_US)
+    growth = rate.share * good // MILLION * (ACCELERATION_US + since)
+    share = min(rate.ceiling, rate.share + growth // (100 * ACCELERATION_US))
+    return rate if share == rate.share else rate._replace(share=share, increased_at=now)
+
+
+def _ceiling(limit: Limit, feedback: Feedback) -> int | None:
+    """Return the limit that the API tells, within the range, in millionths of the highest rate."""
+    if feedback.limit is None:
+        return None
+    assert isinstance(limit.rate, Rate)  # noqa: S101  # it is adaptive
+    own = limit.rate.period_us
+    period = own if feedback.period is None else max(1, to_us(feedback.period))
+    # In doubles, step by step as the script does.
+    share = min(feedback.limit, MAX_UNITS) * 1e6 / limit.rate.count * (own / period)
+    return min(MILLION, max(limit.lowest_share, floor(min(share, 1e6))))

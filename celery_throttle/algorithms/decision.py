@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.meters import LeakyQueue
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import State
 from celery_throttle.limits.cost import MILLION, to_units
 from celery_throttle.limits.decision import Decision
-from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.limits.duration import MICROSECONDS, to_us
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 
@@ -51,12 +53,17 @@ class LimitCheck(NamedTuple):
         at = now + delay if isinstance(self.state, Slots) else now
         return self._replace(state=self.state.take(self.limit, self.cost, now, at))
 
-    def tighten(self, left: int | None, now: int) -> State:
-        """Return the state with at most ``left`` units remaining."""
-        own, _ = self.remaining_and_reset(now)
-        if left is None or isinstance(self.state, Slots) or own <= left * MILLION:
-            return self.state
-        return self.state.take(self.limit, own - left * MILLION, now, now)
+    def learn(self, feedback: Feedback, now: int) -> State:
+        """Return the state after feedback; at most as many units remain as the API says."""
+        state = self.state
+        if isinstance(state, Adaptive) and feedback.took is not None:
+            state = state.learn(self.limit, now, to_us(feedback.took), feedback)
+        if feedback.left is None or isinstance(state, Slots):
+            return state
+        own, _ = state.remaining_and_reset(self.limit, now)
+        if own <= feedback.left * MILLION:
+            return state
+        return state.take(self.limit, own - feedback.left * MILLION, now, now)
 
 
 def decide(

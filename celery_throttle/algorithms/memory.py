@@ -14,13 +14,14 @@ from typing import NamedTuple
 from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.decision import LimitCheck, decide
 from celery_throttle.algorithms.definition import Definition, States, adopt
+from celery_throttle.algorithms.escalation import RefusalRows
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import Mark, is_ahead
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import ENDLESS_US, pause_to_seconds, to_us
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
 from celery_throttle.limits.rate import MAX_UNITS
@@ -81,6 +82,7 @@ class MemoryLimits:
         self._definitions: dict[LimitRef, Definition] = {}
         self._states: OrderedDict[LimitRef, States] = OrderedDict()
         self._pauses: OrderedDict[LimitRef, Pause] = OrderedDict()
+        self._refusals = RefusalRows()
         #: By name: its keys, and until when units or slots of each are in use. For ``max-keys``.
         self._used_keys: defaultdict[str, dict[str, int]] = defaultdict(dict)
         #: The highest number of a lease among the states that were forgotten.
@@ -215,28 +217,25 @@ class MemoryLimits:
                 if any(one is not check.state for one, check in zip(settled, checks, strict=True)):
                     self._store(ref, settled, now)
 
-    def learn(self, refs: Iterable[LimitRef], feedback: Feedback, now: int) -> int:
-        """Apply feedback; return the microseconds for which all of the limits must stop.
+    def learn(self, answers: Mapping[LimitRef, Feedback], now: int) -> int:
+        """Apply what an answer says about each limit; return the longest stop in microseconds.
 
         If the API says that less of its quota is left than of a limit, the difference counts as
         taken by another client.
         """
-        took, stop = to_us(feedback.took), 0
-        for ref in refs:
+        longest = 0
+        for ref, feedback in answers.items():
             checks = self._check(ref, 0, now)
-            states = []
-            for check in checks:
-                state = check.state
-                if isinstance(state, Adaptive):
-                    state, own = state.learn(check.limit, now, took, refused=feedback.refused)
-                    stop = max(stop, own)
-                learned = check._replace(state=state)
-                states.append(learned.tighten(feedback.left_of(ref.name), now))
+            states = tuple(check.learn(feedback, now) for check in checks)
             if any(one is not check.state for one, check in zip(states, checks, strict=True)):
-                self._store(ref, tuple(states), now)
-            if feedback.refused and not any(isinstance(state, Adaptive) for state in states):
-                stop = max(stop, to_us(DEFAULT_STOP_SECONDS))
-        return stop if feedback.stop is None else to_us(feedback.stop)
+                self._store(ref, states, now)
+            is_adaptive = any(isinstance(state, Adaptive) for state in states)
+            stop = self._refusals.next_stop(ref, feedback, now, is_adaptive=is_adaptive)
+            if stop:
+                longest = max(longest, self.pause(ref, stop, now))
+            if feedback.refused or feedback.overloaded:
+                longest = max(longest, self._pause_left(ref, now))
+        return longest
 
     def renew(self, reservation: LocalReservation, lease: int, now: int) -> None:
         """Renew the leases of reserved slots for ``lease`` microseconds from now."""
@@ -306,6 +305,7 @@ class MemoryLimits:
             ref, pause = self._pauses.popitem(last=False)
             if pause.follow_clock(now).until > now:
                 self._pauses[ref] = pause
+        self._refusals.forget_over(now)
 
     def _matter(self, ref: LimitRef, states: States, now: int) -> bool:
         definition = self._find_definition(ref)

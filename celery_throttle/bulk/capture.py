@@ -177,7 +177,9 @@ class LinePublisher:
             requirement = limits.fixed or limits.requirement(args, kwargs)
             queue, rank, expires = self._destinations.read(message)
             packed = packing.pack(message)
-            waiter = WaitingTask(task_id, queue, rank, expires, limits.max_wait, packed)
+            waiter = WaitingTask(
+                task_id, queue, rank, expires, limits.max_wait, packed, limits.settles
+            )
             # It takes no units: tasks that wait already come first.
             call = park_call(throttle.keys, waiter, requirement, "behind")
             reply = throttle.run_plan(call_registered(throttle.plans, call, requirement.refs))

@@ -12,7 +12,8 @@ Imports the limiter and the layers below it. Each wrapper module also imports it
     reading.py       what an answer says, by a profile
     header_values.py how answers write numbers, times and lists
     body.py          bodies, watched while they pass
-    sdk.py           clients of SDKs
-    transport.py, httpx.py, httpx2.py, requests.py, aiohttp.py   HTTP clients
+    sdk.py, sdks/    clients of SDKs
+    transport.py, httpx.py, httpx2.py, requests.py, urllib3.py, aiohttp.py   HTTP clients
+    grpc.py          interceptors of gRPC
     wrapped.py       any function, such as a method of an SDK
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from aiohttp import (
 )
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.call import Exchange, GuardedCall, call_steps, release_later
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
 from celery_throttle.clients.profiles.generic import GENERIC
@@ -107,17 +106,8 @@ class _AiohttpExchange(Exchange[ClientResponse]):
     def watch(self, response: ClientResponse, call: GuardedCall[ClientResponse]) -> bool:
         """The response releases its connection at the end of its body, read or not."""
         response.content = _PassingContent(response.content, call)  # type: ignore[assignment]  # it has the methods
-        if response.connection is None:
-            return True
-        loop = asyncio.get_running_loop()
-        tasks = set[asyncio.Task[None]]()
-
-        def release() -> None:
-            task = loop.create_task(arun_steps(call.release()))
-            tasks.add(task)  # the loop itself keeps only a weak reference
-            task.add_done_callback(tasks.discard)
-
-        response.connection.add_callback(release)
+        if response.connection is not None:
+            response.connection.add_callback(release_later(call))
         return True
 
 

@@ -8,6 +8,7 @@ common is a :class:`~celery_throttle.clients.guard.Guard`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -27,7 +28,7 @@ from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps
+from celery_throttle.store.steps import Step, Steps, arun_steps
 
 logger = logging.getLogger(__name__)
 
@@ -135,10 +136,12 @@ class GuardedCall(Generic[R]):
                 slot = Slot(self._limiter, self.requirement, self.max_wait, _LEASE_SECONDS)
                 yield enter_step(slot)
                 self._slot, self._acquired = slot, slot.acquisition
-            else:
-                mode = "reserve" if self.limits.has_estimates else "take"
-                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode=mode)
+            elif self.limits.has_estimates:
+                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode="reserve")
                 self._acquired = yield from self._limiter.plan_steps(plan)
+            else:
+                taken = yield self._limiter.take_step(self.requirement, self.max_wait)
+                self._acquired = taken.checked()
         except StoreUnavailableError:
             if not self.limits.fails_open:
                 raise
@@ -173,7 +176,9 @@ class GuardedCall(Generic[R]):
         """Return what the answer says about the limits, which learn from it."""
         answer = self._answer = self.exchange.answer(response)
         if answer is None:
-            return Reading(Meaning.ACCEPTED)
+            accepted = Reading(Meaning.ACCEPTED)
+            yield from self._learn(accepted)
+            return accepted
         if answer.is_error and not answer.has_body:  # it is short, and has the codes
             yield _step(lambda: self.exchange.load(response))
             answer = answer.with_body(lambda: self.exchange.body(response))
@@ -184,14 +189,15 @@ class GuardedCall(Generic[R]):
     def _learn(self, reading: Reading) -> Steps[None]:
         """Let the limits learn. A failure must not lose the response."""
         self.guard.log_warnings(self.limits.names, reading.warnings)
+        if reading.says_nothing and not (self.limits.is_adaptive or self.guard.is_in_row):
+            return
         took = time.monotonic() - self._began
         try:
-            for requirement, feedback in self.limits.feedback(reading, took):
-                says = feedback.refused or feedback.stop or feedback.left is not None
-                if says or self.limits.is_adaptive:
-                    plan = self._limiter.plans.learn(requirement, feedback)
-                    pause = yield from self._limiter.plan_steps(plan)
-                    self._pause = max(pause, self._pause or 0.0)
+            answers = self.limits.feedback(reading, took)
+            if self.limits.learns(answers):
+                pause = yield from self._limiter.plan_steps(self._limiter.plans.learn(answers))
+                self.guard.note_answers(answers.values())
+                self._pause = max(pause, self._pause or 0.0)
             if self._pause:
                 self.guard.log_pause(self.limits.names, self._pause)
         except StoreError as error:
@@ -209,6 +215,8 @@ class GuardedCall(Generic[R]):
             self._reads_body = self.limits.has_estimates or (
                 answer is not None and guard.profile.reads_accepted(answer)
             )
+            if not self._reads_body and self._slot is None:
+                return  # nothing waits for the end of the body
             self._body = WatchedBody(headers, guard.usage, self.exchange.is_decoded)
             if not self.exchange.watch(response, self):
                 content = self.exchange.body(response) if self._reads_body else None
@@ -287,6 +295,19 @@ class GuardedCall(Generic[R]):
                 yield exit_step(slot)
             except StoreError as error:  # the lease expires in any case
                 _log_unreported(error)
+
+
+def release_later(call: GuardedCall[Any]) -> Callable[..., None]:
+    """Return a callback that releases the slot of a call, in a task of the running loop."""
+    loop = asyncio.get_running_loop()
+    tasks = set[asyncio.Task[None]]()
+
+    def release(*_: Any) -> None:
+        task = loop.create_task(arun_steps(call.release()))
+        tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(tasks.discard)
+
+    return release
 
 
 def _step(action: Callable[[], Any]) -> Step:

@@ -20,6 +20,7 @@ from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ADAPTIVE
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import CallFunction, Requirement, has_slots
 
@@ -97,6 +98,8 @@ class Guard:
         self.retry_refused = retry_refused
         self._cost = cost
         self._limits = limits
+        #: Whether the API has refused the last call without a time: the next success ends the row.
+        self.is_in_row = False
         self._paused_until = 0.0
         self._warned_at = -WARNING_INTERVAL_SECONDS
         is_function = callable(limits) and not isinstance(limits, LimitHandle)
@@ -143,6 +146,14 @@ class Guard:
             logger.exception("The true cost of a call is unknown: its estimate stands")
             return {}
         return units if isinstance(units, Mapping) else {"": units}
+
+    def note_answers(self, answers: Iterable[Feedback]) -> None:
+        """Remember whether the next success has to be reported, as it ends a row of refusals."""
+        answers = list(answers)
+        if any(each.refused or each.overloaded for each in answers):
+            self.is_in_row = True
+        elif all(each.took is not None for each in answers):
+            self.is_in_row = False
 
     def log_pause(self, names: Sequence[str], seconds: float) -> None:
         """Log that an answer has paused limits, unless it was logged just now."""
@@ -207,25 +218,38 @@ class CountedLimits:
 
     # What an answer says.
 
-    def feedback(self, reading: Reading, took: float) -> list[tuple[Requirement, Feedback]]:
-        """Return what an answer says about each of the limits, those alike together."""
-        found: dict[Feedback, list[Counted]] = {}
+    def feedback(self, reading: Reading, took: float) -> dict[LimitRef, Feedback]:
+        """Return what an answer says about each of the limits."""
+        found: dict[LimitRef, Feedback] = {}
         for each in self._counted:
             quota = reading.quota(each.quantity)
             is_refused = reading.meaning is Meaning.REFUSAL and (
                 not reading.refused or each.quantity in reading.refused
             )
-            about = Feedback(
+            # Without its period, the size of a quota says nothing about the rate.
+            tells_limit = quota is not None and quota.period is not None
+            feedback = Feedback(
                 refused=is_refused,
+                overloaded=reading.meaning is Meaning.OVERLOAD,
                 stop=reading.stop(each.quantity),
                 left=None if quota is None else quota.remaining,
-                took=took,
+                limit=quota.limit if quota is not None and tells_limit else None,
+                period=quota.period if quota is not None and tells_limit else None,
+                took=None if reading.meaning is Meaning.FAILURE else took,
             )
-            found.setdefault(about, []).append(each)
-        return [
-            (self.limiter.require([each.handle.ref for each in alike], 1), about)
-            for about, alike in found.items()
-        ]
+            if each.handle.ref not in found or is_refused:
+                found[each.handle.ref] = feedback
+        return found
+
+    def learns(self, answers: Mapping[LimitRef, Feedback]) -> bool:
+        """Return whether the limits have to be told of an answer."""
+        if any(
+            each.refused or each.overloaded or each.stop or each.left is not None
+            for each in answers.values()
+        ):
+            return True
+        is_success = all(each.took is not None for each in answers.values())
+        return is_success and (self.is_adaptive or self._guard.is_in_row)
 
     # The definitions in the code are read at the first call, as the settings of an app are.
 

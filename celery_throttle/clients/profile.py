@@ -92,6 +92,8 @@ class Quantity:
         reset: The header with the time of the reset, in any form: seconds, an epoch in seconds or
             milliseconds, a duration such as ``6m0s``, an HTTP date, RFC 3339.
         means: What the time of the reset means; default :attr:`Reset.WINDOW`.
+        period: Seconds in which the API allows ``limit``: adaptive limits take their rate from it.
+            None (the default): it is not documented.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Quantity:
     limit: str = ""
     reset: str = ""
     means: Reset = Reset.WINDOW
+    period: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class Quota:
         limit: Units of the whole quota; None if unknown.
         reset_after: Seconds from the answer to the reset; None if unknown.
         means: What the time of the reset means.
+        period: Seconds in which the API allows ``limit``; None if unknown.
     """
 
     quantity: str
@@ -118,6 +122,7 @@ class Quota:
     limit: int | None = None
     reset_after: float | None = None
     means: Reset = Reset.WINDOW
+    period: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

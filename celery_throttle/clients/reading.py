@@ -30,6 +30,12 @@ class Reading:
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the answer says nothing about the limits, as most answers."""
+        is_usual = self.meaning in (Meaning.ACCEPTED, Meaning.FAILURE)
+        return is_usual and not self.quotas and self.wait is None
+
     def quota(self, quantity: str) -> Quota | None:
         """Return the state of a quantity; None if the answer does not tell it.
 
@@ -77,6 +83,8 @@ def read(profile: Profile, answer: ApiAnswer, now: float) -> Reading:
     wait = _find_wait(profile, fields) if tells_wait else None
     if wait is None and sign is not None and not any(each.remaining == 0 for each in quotas):
         wait = sign.wait
+    if meaning is Meaning.OVERLOAD and wait is None and sign is not None and sign.header:
+        meaning = Meaning.FAILURE  # the header that is the sign has no time
     refused: tuple[str, ...] = ()
     if meaning is Meaning.REFUSAL:
         spent = (each.quantity for each in quotas if each.remaining == 0)
@@ -118,7 +126,7 @@ def _all_quotas(profile: Profile, fields: Fields) -> Iterator[Quota]:
         limit = fields.value(each.limit, parse_limit)
         if remaining is not None or limit is not None:
             reset = fields.delay(each.reset, parse_reset)
-            yield Quota(each.name, remaining, limit, reset, each.means)
+            yield Quota(each.name, remaining, limit, reset, each.means, each.period)
 
 
 def _left(quota: Quota) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import requests
@@ -15,6 +15,7 @@ from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
 from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.clients.urllib3 import watch_body
 from celery_throttle.store.steps import run_steps
 
 
@@ -122,29 +123,5 @@ class _RequestsExchange(Exchange[requests.Response]):
         raw = response.raw
         if getattr(response, "_content_consumed", False) or not hasattr(raw, "release_conn"):
             return False
-        read, is_streaming = raw.stream, False
-
-        def stream(*args: Any, **options: Any) -> Iterator[bytes]:
-            nonlocal is_streaming
-            is_streaming = True
-            try:
-                for piece in read(*args, **options):
-                    call.feed(piece)
-                    yield piece
-            finally:
-                run_steps(call.finish())
-
-        def finishing(method: Callable[[], None]) -> Callable[[], None]:
-            @wraps(method)
-            def finish() -> None:
-                method()
-                # urllib3 releases its connection before it returns the last piece.
-                if method is close or not is_streaming:
-                    run_steps(call.finish())
-
-            return finish
-
-        close = raw.close
-        raw.stream = stream
-        raw.release_conn, raw.close = finishing(raw.release_conn), finishing(close)
+        watch_body(raw, call)
         return True

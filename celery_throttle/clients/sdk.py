@@ -1,28 +1,17 @@
 """Clients of SDKs: :func:`throttled` returns one whose requests acquire limits.
 
-The limits are acquired at the transport, so each attempt of an SDK counts. The SDK's own repeats of
-refused requests are turned off: they would wait in the process.
+The limits are acquired where the SDK sends, so each attempt of an SDK counts. The SDK's own repeats
+of refused requests are turned off: they would wait in the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache, wraps
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
 from celery_throttle.clients.guard import CallCost, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
-from celery_throttle.clients.profiles.models import (
-    ANTHROPIC,
-    AZURE_OPENAI,
-    DEEPSEEK,
-    GROQ,
-    MISTRAL,
-    OPENAI,
-    TOGETHER,
-)
-from celery_throttle.clients.transport import Interrupt
 from celery_throttle.errors import LimitValueError, shown
 
 C = TypeVar("C")
@@ -30,12 +19,15 @@ C = TypeVar("C")
 #: How often a refused request is sent again, as the SDKs do by themselves.
 DEFAULT_REPEATS = 2
 
-#: The vendors that copy OpenAI's API, by a part of the address.
-_COMPATIBLE = {
-    "groq.com": GROQ,
-    "mistral.ai": MISTRAL,
-    "together.": TOGETHER,
-    "deepseek.com": DEEPSEEK,
+#: Which function throttles a client, by the package of its class or of a base. Its module is
+#: imported with the first client, as it may import the SDK.
+_SDKS: Mapping[str, tuple[str, str]] = {
+    "anthropic": ("celery_throttle.clients.sdks.http", "throttle_anthropic"),
+    "boto3": ("celery_throttle.clients.sdks.botocore", "throttle_resource"),
+    "botocore": ("celery_throttle.clients.sdks.botocore", "throttle_client"),
+    "google.genai": ("celery_throttle.clients.sdks.http", "throttle_google"),
+    "openai": ("celery_throttle.clients.sdks.http", "throttle_openai"),
+    "urllib3": ("celery_throttle.clients.urllib3", "throttle_manager"),
 }
 
 
@@ -56,11 +48,15 @@ def throttled(
     worker runs, that error makes the task join its line.
 
     Args:
-        client: A client of openai or anthropic, for blocking code or for asyncio.
+        client: A client of openai, anthropic or google-genai, for blocking code or for asyncio. A
+            client of boto3 or botocore, for any service of AWS, or a resource of boto3. A
+            ``urllib3.PoolManager``.
         limits: A handle such as ``throttle["openai"]``, or a list of handles of one limiter; each
             counts requests. Or a dict of such limits by the quantity that they count:
             ``{"requests": throttle["rpm"], "tokens": throttle["tpm"]}``. Or a function of the
-            request that returns one of these.
+            request that returns one of these: it takes an ``httpx.Request`` or
+            ``httpx2.Request``, a ``botocore.awsrequest.AWSPreparedRequest``, or a
+            :class:`~celery_throttle.clients.urllib3.Urllib3Request`.
         profile: What the vendor documents. Default: by the SDK and the address of the API.
         cost: Units for each limit, or a dict of units by quantity, or a function of the request
             that returns either. Default: one request, and the estimate of the profile.
@@ -80,103 +76,28 @@ def throttled(
             client = throttled(
                 openai.OpenAI(), {"requests": throttle["rpm"], "tokens": throttle["tpm"]}
             )
+            s3 = throttled(boto3.client("s3"), throttle["s3"])
     """
-    sdk = type(client).__module__.partition(".")[0]
-    if sdk not in _PROFILES:
-        raise LimitValueError(
-            f"{shown(client)} is no client that throttled() knows; allowed: those of "
-            f"{', '.join(_PROFILES)}; wrap() is for the functions of any other SDK"
-        )
-    guarded = _guarded_http_client(
+    module, name = _find_sdk(client)
+    throttle = getattr(import_module(module), name)
+    throttled_client: C = throttle(
         client,
         limits,
-        profile=profile or _PROFILES[sdk](client),
+        profile=profile,
         cost=cost,
         usage=usage,
         max_wait=max_wait,
         retry_refused=retry_refused,
     )
-    copied: Any = client.with_options(http_client=guarded)  # type: ignore[attr-defined]  # checked above
-    kind: Any = type(copied)
-    copied.__class__ = _unwrapping_class(kind)
-    return copied  # type: ignore[no-any-return]  # of the class of the client
+    return throttled_client
 
 
-def _openai_profile(client: Any) -> Profile:
-    host = str(client.base_url)
-    if "Azure" in type(client).__name__:
-        return AZURE_OPENAI
-    return next((found for part, found in _COMPATIBLE.items() if part in host), OPENAI)
-
-
-_PROFILES: Mapping[str, Callable[[Any], Profile]] = {
-    "openai": _openai_profile,
-    "anthropic": lambda _: ANTHROPIC,
-}
-
-
-class _ClientTransport:
-    """Sends by a client of httpx or httpx2, with all its settings."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def handle_request(self, request: Any) -> Any:
-        return self._client.send(request, stream=True, follow_redirects=False)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class _AsyncClientTransport(_ClientTransport):
-    async def handle_async_request(self, request: Any) -> Any:
-        return await self._client.send(request, stream=True, follow_redirects=False)
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
-
-def _guarded_http_client(sdk_client: Any, limits: GuardedLimits, **options: Any) -> Any:
-    """Return an HTTP client like that of an SDK's client, whose requests acquire limits."""
-    inner = sdk_client._client  # noqa: SLF001  # the SDKs have no public name for it
-    library = import_module(_library_of(inner))
-    transports = import_module(f"celery_throttle.clients.{library.__name__}")
-    is_async = isinstance(inner, library.AsyncClient)
-    kind = transports.AsyncThrottledTransport if is_async else transports.ThrottledTransport
-    sender = _AsyncClientTransport(inner) if is_async else _ClientTransport(inner)
-    transport = kind(limits, sender, **options)
-    transport.is_in_sdk = True
-    client = library.AsyncClient if is_async else library.Client
-    # Its timeout comes with each request.
-    return client(transport=transport, follow_redirects=inner.follow_redirects)
-
-
-def _library_of(client: Any) -> str:
-    """Return "httpx" or "httpx2", by the class that the client extends."""
-    names = [kind.__module__.partition(".")[0] for kind in type(client).__mro__]
-    return "httpx2" if "httpx2" in names else "httpx"
-
-
-@cache
-def _unwrapping_class(kind: type) -> type:
-    """Return a subclass of an SDK's client that raises what an interrupt carries."""
-    inner = kind.request  # type: ignore[attr-defined]  # of the SDK
-    if "Async" in kind.__name__:
-
-        @wraps(inner)
-        async def arequest(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return await inner(self, *args, **kwargs)
-            except Interrupt as interrupt:
-                raise interrupt.refusal from None
-
-        return type(kind.__name__, (kind,), {"request": arequest})
-
-    @wraps(inner)
-    def request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return inner(self, *args, **kwargs)
-        except Interrupt as interrupt:
-            raise interrupt.refusal from None
-
-    return type(kind.__name__, (kind,), {"request": request})
+def _find_sdk(client: Any) -> tuple[str, str]:
+    for kind in type(client).__mro__:  # a user's subclass is in a module of its own
+        for package, found in _SDKS.items():
+            if f"{kind.__module__}.".startswith(f"{package}."):
+                return found
+    raise LimitValueError(
+        f"{shown(client)} is no client that throttled() knows; allowed: those of "
+        f"{', '.join(_SDKS)}; wrap() is for the functions of any other SDK"
+    )

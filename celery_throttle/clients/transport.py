@@ -18,7 +18,7 @@ from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profile import Profile
 from celery_throttle.clients.profiles.generic import GENERIC
-from celery_throttle.errors import Throttled
+from celery_throttle.errors import BlockingWaitError, Throttled
 from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps, run_steps
 
@@ -58,7 +58,7 @@ class PassingBody:
 class Interrupt(BaseException):
     """Carries the refusal of a limit out of an SDK, which repeats or wraps any ``Exception``."""
 
-    def __init__(self, refusal: Throttled) -> None:
+    def __init__(self, refusal: Throttled | BlockingWaitError) -> None:
         super().__init__(refusal)
         self.refusal = refusal
 
@@ -163,7 +163,7 @@ class GuardedTransport:
         """Let the refusal of a limit leave an SDK as it is."""
         try:
             yield
-        except Throttled as error:
+        except (Throttled, BlockingWaitError) as error:
             if self.is_in_sdk:
                 raise Interrupt(error) from None
             raise

@@ -65,7 +65,9 @@ def wrap(
             task that a worker runs, the task joins its line instead, at most this many times in all
             its runs. Default 0.
         is_async: Whether the function returns awaitables. Default: whether it is a coroutine
-            function, or wraps one.
+            function, or wraps one. A call of any other function, such as a lambda, blocks until its
+            limits allow it: with ``max_wait``, it raises
+            :class:`~celery_throttle.BlockingWaitError` in a running event loop.
 
     Raises:
         LimitError: An argument is invalid.
@@ -166,16 +168,16 @@ class _FunctionExchange(Exchange[_Outcome]):
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
         if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
-            response.value = _PassingItems(value, call)
+            response.value = PassingItems(value, call)
             return True
         call.read(value)
         return False
 
 
-class _PassingItems:
+class PassingItems:
     """An iterator, sync or async, whose items a call watches. Otherwise it is as it was."""
 
-    def __init__(self, items: Any, call: GuardedCall[_Outcome]) -> None:
+    def __init__(self, items: Any, call: GuardedCall[Any]) -> None:
         self._items = items
         self._call = call
 

@@ -1,6 +1,6 @@
 """Limits for incoming requests of a web app: the same limits that tasks have.
 
-:class:`ThrottledWSGI` and :class:`ThrottledASGI` wrap an app, :func:`throttled` decorates a view,
+:class:`ThrottledWSGI` and :class:`ThrottledASGI` wrap an app, :func:`ratelimit` decorates a view,
 and the ``by_...`` functions identify clients. Imports neither Celery nor a web framework.
 
 ::
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from celery_throttle.inbound.answers import Answer, answer_to
 from celery_throttle.inbound.asgi import ThrottledASGI
-from celery_throttle.inbound.decorator import throttled
+from celery_throttle.inbound.decorator import ratelimit
 from celery_throttle.inbound.identity import by_address, by_header, by_parts, by_route, by_user
 from celery_throttle.inbound.wsgi import ThrottledWSGI
 
@@ -31,5 +31,5 @@ __all__ = [
     "by_parts",
     "by_route",
     "by_user",
-    "throttled",
+    "ratelimit",
 ]

@@ -68,7 +68,7 @@ class Answer:
 
 
 def answer_to(error: Throttled | StoreError) -> Answer:
-    """Return the answer for an error that :func:`~celery_throttle.inbound.throttled` raised.
+    """Return the answer for an error that :func:`~celery_throttle.inbound.ratelimit` raised.
 
     The answer has no header fields about remaining units, which the error does not contain.
 

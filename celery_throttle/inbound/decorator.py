@@ -1,4 +1,4 @@
-"""``throttled``: limits for one view of any framework, sync or async."""
+"""``ratelimit``: limits for one view of any framework, sync or async."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Call(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-def throttled(
+def ratelimit(
     limits: LimitHandles,
     *,
     key: KeySpec | None = None,
@@ -64,7 +64,7 @@ def throttled(
     Example:
         ::
 
-            @throttled(throttle["search"], key=lambda request: request.user.id)
+            @ratelimit(throttle["search"], key=lambda request: request.user.id)
             def search(request): ...
     """
     outages = OutageLog(outage)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import BlockingWaitError, StoreError
 from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -27,12 +27,18 @@ from celery_throttle.limits.key import (
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
-from celery_throttle.operations.acquire import Acquisition, Holder
+from celery_throttle.operations.acquire import Acquisition, Holder, Taken
 from celery_throttle.operations.plan import Clock, Plan, Sleep
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
 from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+
+_MAY_BLOCK_LOOP = (
+    "this call may wait for its limits, and would block the running event loop; allowed: await its "
+    "asyncio twin (aacquire, atry_acquire, areserve, 'async with' for a slot, the asyncio client "
+    "of an SDK, is_async=True for wrap), await asyncio.to_thread(...), or no max_wait"
+)
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -55,7 +61,7 @@ class TaskRun(Protocol):
     def try_acquire(self, requirement: Requirement, max_wait: float | None) -> Plan[Acquisition]:
         """Use units that the run has, and take the rest, or return the refusal."""
 
-    def give_back(self, items: Sequence[tuple[str, str | None, int]]) -> None:
+    def give_back(self, items: Sequence[Taken]) -> None:
         """Take back slots that the run had."""
 
     def resend(
@@ -124,6 +130,11 @@ class LimiterCore:
         self.run_plan(self.plans.renew([(ref, holder) for ref in refs], lease))
 
     @cached_property
+    def unsettled_names(self) -> set[str]:
+        """The names of limits of which a reservation was not settled, and a warning logged."""
+        return set()
+
+    @cached_property
     def _requirements(self) -> dict[tuple[Any, ...], Requirement]:
         return {}
 
@@ -179,6 +190,11 @@ class LimiterCore:
     async def atry_take(self, requirement: Requirement, max_wait: float | None) -> Decision:
         """:meth:`try_take` for asyncio."""
         return (await self._atake(requirement, max_wait, self.try_acquire_plan)).decision
+
+    def take_step(self, requirement: Requirement, max_wait: float) -> Step:
+        """Return the step that takes units; its acquisition may be a refusal to be checked."""
+        parts = requirement, max_wait, self.acquire_plan
+        return Step(partial(self._take, *parts), partial(self._atake, *parts))
 
     def _take(
         self,
@@ -248,7 +264,11 @@ class LimiterCore:
         return run is None or run.resend(requirement, acquisition, stop, most)
 
     def run_plan(self, plan: Plan[T]) -> T:
-        """Execute a plan, blocking."""
+        """Execute a plan, blocking.
+
+        Raises:
+            BlockingWaitError: the plan may have to wait, and an event loop runs in this thread.
+        """
         return run_steps(self.plan_steps(plan))
 
     async def arun_plan(self, plan: Plan[T]) -> T:
@@ -256,7 +276,7 @@ class LimiterCore:
         return await arun_steps(self.plan_steps(plan))
 
     def plan_steps(self, plan: Plan[T]) -> Steps[T]:
-        """Return the steps that execute a plan. An error of a call is raised in the plan."""
+        """Return the steps that execute a plan. The error of a step is raised in the plan."""
         resume: Callable[[Any], Call | Sleep] = plan.send
         result: Any = None
         while True:
@@ -267,13 +287,33 @@ class LimiterCore:
             resume = plan.send
             try:
                 result = yield self._step(action)
-            except StoreError as error:
+            except (StoreError, BlockingWaitError) as error:
                 resume, result = plan.throw, error
 
     def _step(self, action: Call | Sleep) -> Step:
         if isinstance(action, Call):
             return Step(partial(self.store.run, action), partial(self.store.arun, action))
-        if self.clock is None:
-            return Step(partial(time.sleep, action.seconds), partial(asyncio.sleep, action.seconds))
-        advance = partial(self.clock.advance, action.seconds)
-        return Step(advance, advance)
+        seconds = action.seconds
+        sleep: Callable[[float], Any] = time.sleep if self.clock is None else self.clock.advance
+        asleep: Callable[[float], Any] = asyncio.sleep if self.clock is None else sleep
+        return Step(partial(_block, sleep, seconds), partial(asleep, seconds) if seconds else _pass)
+
+
+def _pass() -> None:
+    """Do nothing."""
+
+
+def _block(sleep: Callable[[float], Any], seconds: float) -> None:
+    """Sleep, unless an event loop runs in this thread. A manual clock hides no such mistake."""
+    if _is_loop_running():
+        raise BlockingWaitError(_MAY_BLOCK_LOOP)
+    if seconds:
+        sleep(seconds)
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -73,6 +73,8 @@ class LimitHandle:
             CostError: The cost is not a number above 0, or above the burst.
             LimitValueError: The limit has slots, which :meth:`slot` takes; or an argument is out of
                 range.
+            BlockingWaitError: ``max_wait`` is above 0, and an event loop runs in this thread: use
+                :meth:`aacquire`.
         """
         return self.limiter.take(self._require(cost), max_wait)
 
@@ -137,7 +139,8 @@ class LimitHandle:
             max_wait: The most seconds to wait, 0 to 1e9; default 0.
 
         Returns:
-            The :class:`~celery_throttle.limiter.leases.Reservation` to settle. Raises as
+            The :class:`~celery_throttle.limiter.leases.Reservation` to settle, alone or in a
+            ``with``, which refunds all units if its body raises an error. Raises as
             :meth:`acquire`.
         """
         plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
@@ -167,9 +170,9 @@ class LimitHandle:
     def learn(self, feedback: Feedback) -> float:
         """Apply the feedback of an API's answer to the limit.
 
-        A refusal stops the limit for all clients at once. If the API reports that its quota has
-        fewer units left than the limit, the difference counts as used. The rate of an adaptive
-        limit increases or decreases.
+        A refusal or an overload stops the limit for all clients at once. If the API reports that
+        its quota has fewer units left than the limit, the difference counts as used. The rate of an
+        adaptive limit increases or decreases, except after an overload.
 
         Args:
             feedback: The feedback.
@@ -178,12 +181,11 @@ class LimitHandle:
             The seconds for which the limit stops; 0.0 if it does not stop. Infinity if it is paused
             until it is resumed.
         """
-        return self.limiter.run_plan(self.limiter.plans.learn(self._require(0, least=0), feedback))
+        return self.limiter.run_plan(self.limiter.plans.learn({self.ref: feedback}))
 
     async def alearn(self, feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
-        requirement = self._require(0, least=0)
-        return await self.limiter.arun_plan(self.limiter.plans.learn(requirement, feedback))
+        return await self.limiter.arun_plan(self.limiter.plans.learn({self.ref: feedback}))
 
     def forecast(self, *, measured: float | None = None) -> Forecast:
         """Return when the tasks that wait for the limit now will have started.

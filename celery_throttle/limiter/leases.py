@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import sys
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from celery_throttle.errors import (
+    BlockingWaitError,
     LimitError,
     LimitValueError,
     StoreError,
@@ -26,16 +29,33 @@ from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.steps import Step
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
+
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
 class Reservation:
     """Units that were taken as an estimate. ``reserve()`` returns it; :meth:`settle` ends it.
 
-    If a reservation is not settled, its estimate counts.
+    It may be used in a ``with``, or as ``async with await limit.areserve(1500) as reservation``. If
+    the body raises an error before it has settled the reservation, all units are refunded. The
+    units were taken before: the ``with`` takes none.
+
+    If a reservation ends without being settled, its estimate counts, and the first time for each
+    limit, a warning is logged. It ends with its ``with``, or when nothing refers to it any more.
 
     Attributes:
         decision: The :class:`~celery_throttle.Decision` that took the units.
+
+    Example:
+        >>> limiter = Limiter("memory://", {"tokens": "40000/day using fixed-window"})
+        >>> with limiter["tokens"].reserve(1500) as reservation:
+        ...     reservation.settle(1320)
+        >>> limiter["tokens"].peek().remaining
+        38680
     """
 
     def __init__(self, limiter: LimiterCore, acquisition: Acquisition) -> None:
@@ -57,7 +77,7 @@ class Reservation:
 
         Raises:
             CostError: The actual cost is not a number, or below 0.
-            ThrottleError: The reservation was settled before.
+            ThrottleError: The reservation was settled before, or its ``with`` has ended.
             StoreUnavailableError: The server cannot be reached. The estimate counts.
         """
         self._limiter.run_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
@@ -69,8 +89,49 @@ class Reservation:
     def _take_acquisition(self) -> Acquisition:
         acquisition, self._acquisition = self._acquisition, None
         if acquisition is None:
-            raise ThrottleError("a reservation can be settled once, and this one was")
+            raise ThrottleError(
+                "this reservation has ended: settle() is called once, inside the 'with' if there "
+                "is one"
+            )
         return acquisition
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self._end_unsettled()
+        elif self._acquisition is not None:
+            with suppress(StoreError):  # the error of the body takes precedence
+                self.settle(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self._end_unsettled()
+        elif self._acquisition is not None:
+            with suppress(StoreError):
+                await run_to_end(self.asettle(0))
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._end_unsettled()
+
+    def _end_unsettled(self) -> None:
+        """Let the estimate count, and warn once for each limit, if nothing has settled it."""
+        acquisition, self._acquisition = self._acquisition, None
+        if acquisition is None:
+            return
+        names = {ref.name for ref in acquisition.requirement.refs} - self._limiter.unsettled_names
+        if names:
+            self._limiter.unsettled_names.update(names)
+            logger.warning(
+                "A reservation of limit %s was not settled: its estimate counts in full. Call "
+                "settle() with the actual cost; later ones are not reported.",
+                ", ".join(map(repr, sorted(names))),
+            )
 
 
 class Slot:
@@ -106,7 +167,7 @@ class Slot:
             self.acquisition = yield from self._limiter.acquire_plan(
                 self._requirement, self._max_wait, mode="slot", holder=holder
             )
-        except (Throttled, LimitError):
+        except (Throttled, LimitError, BlockingWaitError):
             self._holder = ""
             raise
         if self.acquisition.from_server:

@@ -16,7 +16,7 @@ from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import ItemLike, RefLike
+from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.status.limits import read_page
@@ -55,8 +55,9 @@ class Limiter(LimiterCore):
             :class:`Limit`, or a list of these, all of which must allow. A definition at run time or
             in the rules file takes precedence. Default: none.
         prefix: The prefix of all keys in Redis. Redis Cluster needs a hash tag (``{...}``) in it.
-        timeout: Seconds to connect, and to wait for each reply; default 1. After a timeout, one
-            call per second tests the server, and all others fail at once.
+        timeout: Seconds to connect, and to wait for each reply; default 1. In asyncio, time in
+            which the event loop is blocked does not count. After a timeout, one call per second
+            tests the server, and all others fail at once.
         clock: A clock that replaces the server's, for tests: no call sleeps. Default: the server's.
         enabled: False allows every request, calls no server, and logs a warning. Default True.
 
@@ -209,11 +210,11 @@ class Limiter(LimiterCore):
 
         It returns the longest stop of the limits.
         """
-        return self.run_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
+        return self.run_plan(self.plans.learn(dict.fromkeys(parse_refs(limits), feedback)))
 
     async def alearn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
-        return await self.arun_plan(self.plans.learn(self.require(limits, 0, least=0), feedback))
+        return await self.arun_plan(self.plans.learn(dict.fromkeys(parse_refs(limits), feedback)))
 
     def status(self, *, after: str = "", most: int = 100) -> Status:
         """Return the status of all limits, page by page, in the order of their names.

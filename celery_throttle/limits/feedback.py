@@ -1,26 +1,33 @@
-"""Feedback: what the answer of an API says about the limits that its request passed."""
+"""Feedback: what the answer of an API says about one limit that its request passed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: Seconds for which a refusal stops a limit if neither the answer nor the limit gives a time.
-DEFAULT_STOP_SECONDS = 1.0
+#: Seconds for which the first refusal or overload in a row stops a limit if the answer gives no
+#: time; of a refusal by an adaptive limit, which also lowers its rate, the second number.
+DEFAULT_STOP_SECONDS, ADAPTIVE_STOP_SECONDS = 1.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """Feedback from one answer of an API. It can stop or tighten limits, never loosen them.
+    """Feedback from one answer of an API. No limit admits more than its definition for it.
 
     Attributes:
-        refused: Whether the API refused the request. Default False.
+        refused: Whether the API refused the request because of this limit. Default False.
+        overloaded: Whether the API refused the request because it has too little capacity now, as
+            with the status 529. An adaptive limit keeps its rate then. Default False.
         stop: Seconds for which the API asked for no more requests. None (the default): the API gave
-            no time. After a refusal, None stops the limit for one second, or for the time that an
-            adaptive limit chooses.
-        left: Whole units that are left of the quota, according to the API. For several limits, a
-            mapping of limit names to units. None (the default): the API did not report them.
-        took: Seconds from the request to the answer; default 0.0. Only adaptive limits use it.
+            no time. After a refusal or an overload, None stops the limit for one second (an
+            adaptive limit, after a refusal, for 0.1 seconds), and for longer each time until the
+            API accepts a request: up to five minutes.
+        left: Whole units that are left of the API's quota. None (the default): unknown.
+        limit: Units of the API's whole quota. An adaptive limit sets its rate to it, within its
+            range, each time it changes. None (the default): unknown.
+        period: Seconds in which the API allows ``limit``. None (the default): the period of the
+            limit's own rate.
+        took: Seconds from the request to the answer; default 0.0. None: the answer says nothing
+            about the rate, as that to a request with a revoked key.
 
     Example:
         >>> limiter = Limiter("memory://", {"api": "10/s"})
@@ -29,14 +36,9 @@ class Feedback:
     """
 
     refused: bool = False
+    overloaded: bool = False
     stop: float | None = None
-    left: int | Mapping[str, int] | None = None
-    took: float = 0.0
-
-    def left_of(self, name: str) -> int | None:
-        """Return the units that are left of the API's quota for a limit; None if not reported.
-
-        Args:
-            name: The name of the limit.
-        """
-        return self.left.get(name) if isinstance(self.left, Mapping) else self.left
+    left: int | None = None
+    limit: int | None = None
+    period: float | None = None
+    took: float | None = 0.0

@@ -1,4 +1,8 @@
-"""Totals: what became of requests and tasks at a limit, as the scripts have counted it."""
+"""Totals: what became of requests and tasks at a limit, as the scripts have counted it.
+
+A counter is of a name, not of its keys. A task that needs several limits counts at each of them.
+See ``counters.lua``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,20 @@ from math import inf
 from typing import Any
 
 from celery_throttle.limits.cost import MILLION
-from celery_throttle.store.counters import (
-    DROP_REASONS,
-    FIRST_WAIT_SECONDS,
-    REFUSAL_REASONS,
-    WAIT_BUCKETS,
-)
 
 __all__ = ["WAIT_BOUNDS", "Totals"]
+
+#: Why calls outside lines are refused: no units or slots are left, the limit is paused, as many
+#: keys as may are in use, or the cost can never pass.
+REFUSAL_REASONS = ("limit", "slots", "paused", "keys", "cost")
+
+#: Why tasks do not join a line: they would wait longer than their ``throttle_max_wait``, as many
+#: tasks wait as may, as many keys as may are in use, or the cost can never pass.
+DROP_REASONS = ("late", "full", "keys", "cost")
+
+#: The number of buckets of waits, and the longest wait of the first one in seconds. Each following
+#: bucket is twice as long. Twin: ``serve_list.lua``.
+WAIT_BUCKETS, FIRST_WAIT_SECONDS = 21, 0.1
 
 #: The longest wait of each of the 21 buckets of :attr:`Totals.waits`, in seconds.
 #: They are 0.1, 0.2, 0.4 and so on. Each is twice the previous one; the last one is infinity.

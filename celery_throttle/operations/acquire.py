@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from celery_throttle.errors import Throttled
@@ -33,10 +34,14 @@ from celery_throttle.operations.replies import (
     read_allowed,
     read_refused,
 )
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
 _SLOT_POLL_SECONDS = 0.02
+
+#: Announces that a call may wait.
+_MAY_WAIT = Sleep(0.0)
 
 #: The least sleep of a call that waits, in seconds.
 _MIN_SLEEP_SECONDS = 0.001
@@ -57,6 +62,22 @@ class GateRequest:
     times: int = 1
 
 
+class Taken(NamedTuple):
+    """Units of one limit and key that were taken, as they are sent between processes."""
+
+    name: str
+    key: str | None
+    cost: int  #: millionths of a unit
+    marks: Sequence[Any] = ()  #: identify the take, for :func:`settle`; empty if it is unknown
+
+
+def read_takes(rows: Iterable[Sequence[Any]] = ()) -> list[Taken]:
+    """Read takes that a script replies: lists of ``take_marks.lua``, with fields and costs."""
+    return [
+        Taken(*Keys.field_ref(field.decode()), cost, tuple(marks)) for field, cost, *marks in rows
+    ]
+
+
 class Acquisition(NamedTuple):
     """The result of taking units or slots.
 
@@ -65,9 +86,9 @@ class Acquisition(NamedTuple):
 
     requirement: Requirement
     decision: Decision
-    marks: Sequence[Any]  #: identify the take, for :func:`settle`; empty if refused
+    marks: Sequence[Any]  #: identify the take of each limit, for :func:`settle`; or empty
     #: Within a task, the part that the task already held; see :mod:`celery_throttle.tasks.context`.
-    task_items: Sequence[tuple[str, str | None, int]] = ()
+    task_items: Sequence[Taken] = ()
     from_server: bool = True  #: whether a part of it was taken on the server
     refusing: LimitRef | None = None  #: the limit that refuses; then nothing was taken
     refusal: RefusalKind = RefusalKind.OTHER  #: the kind of the refusal
@@ -119,6 +140,8 @@ class AcquirePlans(PlanContext):
         With ``max_wait`` None the plan does not sleep: the caller waits for ``decision.delay``.
         """
         left = 0.0 if max_wait is None else check_duration(max_wait, "max_wait")
+        if left > 0:
+            yield _MAY_WAIT  # before anything is taken
         while True:
             longest = None if max_wait is None else left
             taken = yield from self._acquire_once(requirement, mode, holder, longest)
@@ -215,33 +238,72 @@ def gate_call(context: PlanContext, requests: Sequence[GateRequest], ahead: int)
 
 
 def settle(context: PlanContext, acquisition: Acquisition, actual: Costs) -> Plan[None]:
-    """Settle a reservation, made with mode ``reserve``, with its actual cost in units."""
-    requirement = acquisition.requirement
-    refs, keys = requirement.refs, context.keys
-    names, args = ref_arguments(context.keys, requirement)
+    """Settle a reservation, made with mode ``reserve``, with its actual cost in units.
+
+    A part of it may be older, as a task had it before. What is over is refunded of the newest part
+    first, of which the most is still in use.
+    """
+    refs = acquisition.requirement.refs
+    worth = [min(amount, MAX_COST) for amount in parse_costs(refs, actual, least=0)]
+    if not acquisition.task_items:
+        marks = acquisition.marks or [()] * len(refs)
+        costs = acquisition.requirement.costs
+        takes = [Taken(*ref, *one) for ref, *one in zip(refs, costs, marks, strict=True)]
+        yield from settle_takes(context, list(zip(takes, worth, strict=True)))
+        return
+    left = [
+        _settled_parts(_parts_of(acquisition, index), worth[index]) for index in range(len(refs))
+    ]
+    while any(left):  # a call settles one part of each limit
+        yield from settle_takes(context, [parts.pop(0) for parts in left if parts])
+
+
+def _parts_of(acquisition: Acquisition, index: int) -> list[Taken]:
+    """Return what was taken of one limit, the newest part first."""
+    ref, cost = acquisition.requirement.refs[index], acquisition.requirement.costs[index]
+    older = [one for one in acquisition.task_items if one[:2] == ref]
+    fresh = cost - sum(one.cost for one in older)
+    marks = acquisition.marks[index] if acquisition.marks else ()
+    return [Taken(*ref, fresh, marks), *older] if fresh > 0 else older
+
+
+def _settled_parts(parts: Sequence[Taken], actual: int) -> list[tuple[Taken, int]]:
+    """Return the parts whose cost changes, each with its actual cost."""
+    over = sum(part.cost for part in parts) - actual
+    found = []
+    for part in parts:
+        change = over if over < 0 else min(over, part.cost)
+        over -= change
+        if change < 0 or (change > 0 and part.marks):  # no take without marks can be refunded
+            found.append((part, part.cost - change))
+    return found
+
+
+def settle_takes(context: PlanContext, takes: Sequence[tuple[Taken, int]]) -> Plan[None]:
+    """Settle takes of different limits and keys, each with its actual cost in millionths."""
+    refs = tuple(LimitRef(take.name, take.key) for take, _ in takes)
+    requirement = Requirement(refs, tuple(take.cost for take, _ in takes))
+    keys = context.keys
+    names, args = ref_arguments(keys, requirement)
     waits = [keys.waiting_lists(ref) for ref in refs]
     names = [keys.limits, *names, *waits, keys.totals()]
-    worth = [min(amount, MAX_COST) for amount in parse_costs(refs, actual, least=0)]
-    about = [context.now(), int(has_keys(refs)), *args, *worth, *acquisition.marks]
+    marks = chain.from_iterable(take.marks or (0, 0) for take, _ in takes)
+    about = [context.now(), int(has_keys(refs)), *args, *(worth for _, worth in takes), *marks]
     call = Call(script("settle_reservation"), names, about)
     check_reply((yield from call_registered(context, call, refs)), [requirement], context.limits)
 
 
-def learn(context: PlanContext, requirement: Requirement, feedback: Feedback) -> Plan[float]:
-    """Apply feedback to limits; return the seconds for which it stops them.
+def learn(context: PlanContext, answers: Mapping[LimitRef, Feedback]) -> Plan[float]:
+    """Apply what an answer says about each limit; return the seconds of the longest stop.
 
     That is infinity if one of them is paused until it is resumed.
     """
-    names, about = ref_arguments(context.keys, requirement)
-    stop = -1 if feedback.stop is None else to_us(feedback.stop)
-    left = [feedback.left_of(ref.name) for ref in requirement.refs]
-    lefts = [-1 if one is None else min(one, MAX_UNITS) * MILLION for one in left]
-    answer: list[Argument] = [int(feedback.refused), stop, to_us(feedback.took)]
-    answer.append(_author_of(feedback).pack())
-    args = [context.now(), int(has_keys(requirement.refs)), *about, *lefts, *answer]
-    keys = context.keys
-    for ref in requirement.refs:
-        names += (keys.pause_origin(ref), keys.paused_keys(ref.name))
+    requirement, keys = Requirement(tuple(answers), (0,) * len(answers)), context.keys
+    names, about = ref_arguments(keys, requirement)
+    args = [context.now(), int(has_keys(requirement.refs)), *about]
+    for ref, feedback in answers.items():
+        names += (keys.refusals(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
+        args += _feedback_arguments(feedback)
     call = Call(script("learn"), [keys.limits, *names, keys.totals()], args)
     reply = yield from call_registered(context, call, requirement.refs)
     check_reply(reply, [requirement], context.limits)
@@ -275,7 +337,23 @@ def renew_call(
     return Call(script("renew"), names, args)
 
 
+def _feedback_arguments(feedback: Feedback) -> list[Argument]:
+    """Return feedback as ``learn.lua`` reads it."""
+    kind = "refused" if feedback.refused else "overloaded" if feedback.overloaded else ""
+    return [
+        kind,
+        -1 if feedback.stop is None else to_us(feedback.stop),
+        -1 if feedback.left is None else min(feedback.left, MAX_UNITS) * MILLION,
+        -1 if feedback.limit is None else min(feedback.limit, MAX_UNITS),
+        0 if feedback.period is None else max(1, to_us(feedback.period)),
+        -1 if feedback.took is None else to_us(feedback.took),
+        _author_of(feedback).pack(),
+    ]
+
+
 def _author_of(feedback: Feedback) -> Author:
-    what = "it refused a request" if feedback.refused else "its answer"
+    what = "its answer"
+    if feedback.refused or feedback.overloaded:
+        what = "it refused a request" if feedback.refused else "it is overloaded"
     asked = "" if feedback.stop is None else f", and asked to stop for {feedback.stop:g} s"
     return Author(API, what + asked)

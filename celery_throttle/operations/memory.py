@@ -131,12 +131,8 @@ class MemoryPlans(AcquirePlans):
             self._memory.settle(takes, worth, self._now())
 
     @_plan
-    def learn(self, requirement: Requirement, feedback: Feedback) -> float:
-        now = self._now()
-        stop = self._memory.learn(requirement.refs, feedback, now)
-        if not stop:
-            return 0.0
-        return pause_to_seconds(max(self._memory.pause(ref, stop, now) for ref in requirement.refs))
+    def learn(self, answers: Mapping[LimitRef, Feedback]) -> float:
+        return pause_to_seconds(self._memory.learn(answers, self._now()))
 
     @_plan
     def release(self, refs: Sequence[LimitRef], holder: str) -> None:
@@ -255,7 +251,7 @@ class DisabledPlans(MemoryPlans):
         )
 
     @_plan
-    def learn(self, requirement: Requirement, feedback: Feedback) -> float:
+    def learn(self, answers: Mapping[LimitRef, Feedback]) -> float:
         return 0.0
 
     def _check_name(self, name: str) -> None:

@@ -29,7 +29,10 @@ MAX_COST = (MAX_UNITS + 1) * MILLION
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """A step of a plan that waits for some seconds."""
+    """A step of a plan that waits for some seconds.
+
+    0 seconds announce that the plan may wait later. A caller that must not block is refused there.
+    """
 
     seconds: float
 

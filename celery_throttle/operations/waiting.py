@@ -21,6 +21,7 @@ class WaitingTask(NamedTuple):
     expires: int  #: microseconds since the epoch; 0 for never
     max_wait: float | None  #: seconds; None for any time
     packed: bytes  #: its message
+    settles: bool = False  #: whether its run settles what is taken for it
 
 
 def park_call(
@@ -64,6 +65,7 @@ def park_call(
         holder,
         to_us(lease),
         mode,
+        int(task.settles),
         len(requirement.refs),
     ]
     for ref, cost in zip(requirement.refs, requirement.costs, strict=True):

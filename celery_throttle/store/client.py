@@ -1,8 +1,9 @@
 """The store: runs each :class:`~celery_throttle.store.script.Call` on the limits server.
 
 A store pools its connections itself: the checks of a client's pool cost more than a decision. A
-connection serves one call at a time, so threads, greenlets and asyncio tasks may share a store.
-After a fork the child opens connections of its own.
+blocking connection serves one call at a time, and the calls of an event loop share one connection,
+so threads, greenlets and asyncio tasks may share a store. After a fork the child opens connections
+of its own.
 """
 
 from __future__ import annotations
@@ -11,25 +12,24 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
-from celery_throttle.store.breaker import CircuitBreaker
-from celery_throttle.store.connection import (
-    Address,
+from celery_throttle.store.async_connection import (
     AnyConnection,
     AsyncConnection,
-    Connection,
     connect_step,
     send_step,
 )
+from celery_throttle.store.breaker import CircuitBreaker
+from celery_throttle.store.connection import Address, Connection
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
-from celery_throttle.store.steps import Steps, arun_steps, run_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 from celery_throttle.store.topology import NoServers, Servers
 from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
 
@@ -46,6 +46,14 @@ class PendingCall:
 
     call: Call
     connection: Connection
+
+
+@dataclass(slots=True, eq=False)
+class _LoopConnection:
+    """The connection of one event loop, and the lock under which it is opened."""
+
+    connection: AsyncConnection | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Store:
@@ -70,7 +78,7 @@ class Store:
         self.breaker = CircuitBreaker()
         self._idle: deque[Connection] = deque()
         self._pid = os.getpid()
-        self._async_idle: dict[asyncio.AbstractEventLoop, deque[AsyncConnection]] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
 
     @property
     def generation(self) -> int:
@@ -197,34 +205,42 @@ class Store:
         """:meth:`run` for asyncio."""
         if self.breaker.is_open:
             self.breaker.check()
-        idle = self._idle_of(asyncio.get_running_loop())
-        connection = await self._take_async(idle)
+        shared = self._by_loop.get(asyncio.get_running_loop())
+        connection = None if shared is None else shared.connection
+        if connection is None or not connection.is_fresh():
+            connection = await self._share()
         try:
-            connection.send(call.packed)
-            reply = await connection.read()
+            reply = await connection.request(call.packed)
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error, connection)
         if isinstance(reply, hiredis.ReplyError):
-            connection, reply = await arun_steps(self._recover(call, connection, reply))
-        idle.append(connection)
+            _, reply = await arun_steps(self._recover(call, connection, reply))
         return self._check_reply(reply)
 
-    def _idle_of(self, loop: asyncio.AbstractEventLoop) -> deque[AsyncConnection]:
-        if loop not in self._async_idle:
-            # A connection refers to its loop, so a weak reference to the loop would not help.
-            for closed in [one for one in list(self._async_idle) if one.is_closed()]:
-                self._async_idle.pop(closed, None)
-            self._async_idle[loop] = deque()
-        return self._async_idle[loop]
+    async def _share(self) -> AsyncConnection:
+        """Return the connection of the running loop; open it if there is none that is good."""
+        shared = self._shared_in(asyncio.get_running_loop())
+        waited = shared.lock.locked()
+        async with shared.lock:
+            connection = shared.connection
+            if connection is not None:
+                if connection.is_fresh() or self._is_good(connection):
+                    return connection
+                shared.connection = None
+                self._discard(connection)
+            if waited and self.breaker.is_open:  # so will this call find no server
+                self.breaker.check()
+            opened: AsyncConnection = await arun_steps(self._find())
+            shared.connection = opened
+            return opened
 
-    async def _take_async(self, idle: deque[AsyncConnection]) -> AsyncConnection:
-        while idle:
-            connection = idle.pop()
-            if connection.is_fresh() or self._is_good(connection):
-                return connection
-            self._discard(connection)
-        opened: AsyncConnection = await arun_steps(self._find())
-        return opened
+    def _shared_in(self, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
+        if loop not in self._by_loop:
+            # A connection refers to its loop, so a weak reference to the loop would not help.
+            for closed in [one for one in list(self._by_loop) if one.is_closed()]:
+                self._by_loop.pop(closed, None)
+            self._by_loop[loop] = _LoopConnection()
+        return self._by_loop[loop]
 
     # Rare cases, for blocking code and asyncio.
 
@@ -260,7 +276,7 @@ class Store:
                 reply = yield from self._send_asking(call, node)
             elif error.text not in seen and self._may_move(connection, error):
                 connection.close()
-                connection = yield from self._find()
+                connection = yield Step(self._open, self._share)
                 reply = yield from self._send(connection, call.packed)
             else:
                 break
@@ -281,9 +297,10 @@ class Store:
             connection = yield connect_step(address)
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error)
-        reply = yield from self._send(connection, _load(call), _ASKING, call.packed)
-        connection.close()
-        return reply
+        try:
+            return (yield from self._send(connection, _load(call), _ASKING, call.packed))
+        finally:
+            connection.close()
 
     def _fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
         """Raise the error of a call that got no reply.
@@ -292,7 +309,7 @@ class Store:
         wait as long. Otherwise a connection broke in the middle of a call. It is unknown whether
         the call was executed, but the server may answer the next one.
         """
-        if connection is not None:
+        if isinstance(connection, Connection):  # asyncio's skips the reply, if one comes
             connection.close()
         if isinstance(error, hiredis.HiredisError):
             reply = ErrorReply(str(error))
@@ -329,9 +346,10 @@ class Store:
             self._idle.pop().close()
 
     async def aclose(self) -> None:
-        """Close the idle connections of the running event loop."""
-        for connection in self._async_idle.pop(asyncio.get_running_loop(), ()):
-            await connection.aclose()
+        """Close the connection of the running event loop, once the calls under way have ended."""
+        shared = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if shared is not None and shared.connection is not None:
+            await shared.connection.aclose()
 
 
 class Serverless(Store):

@@ -102,7 +102,7 @@ def _own_numbers(limit: Limit, now: int) -> list[int]:
     if limit.algorithm == "sliding-log":
         return [period]
     if limit.algorithm == "adaptive":
-        return [limit.lowest_share, limit.latency_us or 0]
+        return [limit.lowest_share, limit.latency_us or 0, limit.rate.count, period]
     if limit.algorithm == "sliding-window":
         return [period // limit.parts, limit.parts, int(limit.oldest == "weighted")]
     if limit.algorithm == "fixed-window":

@@ -159,6 +159,10 @@ class Keys:
             self.changes,
         )
 
+    def refusals(self, ref: LimitRef) -> str:
+        """Return the key of the refusals in a row of a limit and key, see ``learn.lua``."""
+        return f"{self.prefix}:refusals:{self.field(ref)}"
+
     def backlog(self, ref: LimitRef) -> str:
         """Return the key of the number of tasks that wait at a limit and key, in all queues."""
         return f"{self.prefix}:backlog:{self.field(ref)}"

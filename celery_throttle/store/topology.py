@@ -7,7 +7,8 @@ from typing import Any
 import hiredis
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.connection import Address, AnyConnection, connect_step, send_step
+from celery_throttle.store.async_connection import AnyConnection, connect_step, send_step
+from celery_throttle.store.connection import Address
 from celery_throttle.store.script import pack_command
 from celery_throttle.store.steps import Steps
 

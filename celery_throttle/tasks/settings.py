@@ -189,6 +189,9 @@ class Settings:
     #: Seconds for connecting and for each reply.
     timeout = _Setting[float](1.0, _seconds(0.01, 60))
 
+    #: Seconds for which a call of a run that has sent requests waits in its process.
+    max_wait_in_place = _Setting[float](60.0, _seconds(0, 86_400))
+
     #: What follows if the server may lose tasks.
     checks = _Setting[str](CHECKS[0], _one_of(*CHECKS))
 

@@ -37,6 +37,12 @@ class ThrottledTask(Task):
         throttle_on_max_wait: What happens to such a task. ``"fail"`` (the default): it fails at
             once with :class:`WaitTooLongError`. ``"drop"``: it is discarded, and its state becomes
             REVOKED. The same applies to :class:`QueueFullError` and :class:`KeysFullError`.
+        throttle_settles: Whether ``throttle_cost`` is an estimate: calls in the body use these
+            units, by ``reserve()`` or a wrapped client, and settle them. The units that no call
+            uses are refunded at the end of the task. Default False.
+        throttle_restart: Whether a run that has sent requests to an API may join a line when a
+            limit refuses its next request. The task then starts from its beginning, and sends them
+            again. Default False: the request waits in the process, or fails.
         throttle_track: Whether a waiting task shows the state THROTTLED in the result backend, with
             ``limit``, ``key``, ``position`` and ``expected`` (seconds). Default False.
 
@@ -54,6 +60,8 @@ class ThrottledTask(Task):
     throttle_cost: CostSpec = 1
     throttle_max_wait: float | None = None
     throttle_on_max_wait: Literal["fail", "drop"] = "fail"
+    throttle_settles: bool = False
+    throttle_restart: bool = False
     throttle_track: bool = False
 
     _is_warned_of = False

@@ -39,6 +39,7 @@ class TaskLimits:
     max_wait: float | None  #: seconds; see :class:`ThrottledTask`, also for `drop` and `track`
     drop: bool
     track: bool
+    settles: bool = False  #: whether runs settle what is taken for them
 
     @classmethod
     def none(cls) -> TaskLimits:
@@ -96,6 +97,7 @@ class TaskLimits:
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
+            settles=bool(getattr(task, "throttle_settles", False)),
         )
         return limits if arguments else replace(limits, fixed=limits.requirement((), {}))
 

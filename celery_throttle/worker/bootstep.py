@@ -10,6 +10,7 @@ from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
+from celery_throttle.tasks.context import return_unused_units
 from celery_throttle.tasks.option_warnings import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
 from celery_throttle.worker.hooks import remote_control  # noqa: F401  # Celery registers it
@@ -49,6 +50,7 @@ class ThrottleStep(bootsteps.StartStopStep):
         if self.enabled:
             for task in tasks:  # any task may meet a limit in its body
                 install(task)
+            return_unused_units(throttle)  # before the pool forks
         if throttle.limits or throttle.rules_file:
             for task in tasks:
                 spec = throttle.declared.spec_of(task)

@@ -21,6 +21,7 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.operations.acquire import Taken, read_takes
 from celery_throttle.operations.waiting import quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
@@ -63,6 +64,8 @@ class Claim:
     slots: Sequence[SlotKeys]  #: those that were taken with the task
     #: Time of day after which the task must not start: other workers may have requeued it.
     start_by: float
+    #: What was taken with the task, if its run settles.
+    takes: Sequence[Taken] = ()
     status: ClaimStatus = ClaimStatus.BOOKED
 
     @property
@@ -153,9 +156,10 @@ class Claims:
         For ``start_by`` see :class:`Claim`.
         """
         token, kind, starts, waited, packed, task_id, *line = row
-        wait, slots = None, []
+        wait, slots, takes = None, [], []
         if line:
-            field, position, *slots = line
+            field, position, *more = line
+            slots, takes = more[:1], more[1:]
             wait = Wait(self.keys.field_ref(field.decode()), position, waited / MICROSECONDS)
         claim = Claim(
             self,
@@ -163,6 +167,7 @@ class Claims:
             has_units=kind == 1,
             wait=wait,
             slots=read_slot_keys(*slots) if slots else (),
+            takes=read_takes(*takes),
             start_by=start_by,
         )
         self._held[token] = claim

@@ -41,6 +41,7 @@ from billiard.einfo import ExceptionInfo
 
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import Taken
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
@@ -135,6 +136,8 @@ class TaskState:
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
     broker_wait: BrokerWait | None = None  #: its wait at the broker, as long as it lasts
+    takes: Sequence[Taken] = ()  #: what was taken for its next start, if its run settles
+    settles = False  #: whether the run settles what its last run requested
     requested: Sequence[Item] = ()  #: the limits that refused its last run in the body
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
@@ -142,7 +145,7 @@ class TaskState:
     required_by: TaskLimits | None = None  #: the limits by which it was read
     #: The limits that it declares together with those it requested, once they were joined; see
     #: `admission/requested_limits.py`.
-    joined: tuple[TaskLimits | None, Sequence[Item]] | None = None
+    joined: tuple[TaskLimits | None] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
     _starts_at = 0.0
@@ -151,7 +154,7 @@ class TaskState:
         headers = request.request_dict
         claim: Claim | None = getattr(request.message, "claim", None)
         if claim is not None:
-            self.claim, self.wait = claim, claim.wait
+            self.claim, self.wait, self.takes = claim, claim.wait, claim.takes
             self.status = Status.CLAIMED if claim.has_units else Status.RECEIVED
         if STATE_HEADER in headers:
             with suppress(AttributeError, OverflowError, TypeError, ValueError):  # malformed
@@ -159,6 +162,7 @@ class TaskState:
 
     def _restore(self, header: Mapping[str, Any]) -> None:
         self.requested = _read_items(header.get("requested", ()))
+        self.settles = bool(header.get("settles"))
         refusals = header.get("refusals", {})
         self.refusals = {str(limits): int(times) for limits, times in refusals.items()}
         self.broker_wait_until = int(header.get("broker_wait_until", 0))
@@ -192,9 +196,9 @@ class TaskState:
         self.broker_wait_until = broker_wait_until
         return self.move(Status.DELAYED)
 
-    def book(self, seconds: float) -> Status:
+    def book(self, seconds: float, takes: Sequence[Taken] = ()) -> Status:
         """The units of the task are taken for a start in some seconds."""
-        self._starts_at = time.monotonic() + seconds
+        self._starts_at, self.takes = time.monotonic() + seconds, takes
         return self.move(Status.BOOKED)
 
     def seconds_to_start(self) -> float:
@@ -234,6 +238,7 @@ class TaskState:
         """Return the headers that go with the message when it waits, for the next run."""
         fields = {
             "requested": self.requested,
+            "settles": self.settles,
             "refusals": self.refusals,
             "broker_wait": self.broker_wait,
             "broker_wait_until": self.broker_wait_until,

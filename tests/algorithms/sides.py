@@ -16,6 +16,7 @@ from celery_throttle.algorithms.slots import LEASE_US, Slots
 from celery_throttle.limiter.backend import Plans
 from celery_throttle.limits.cost import MILLION, Cost
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
@@ -197,9 +198,18 @@ class Side:
         """Apply feedback: a third of the answers are refusals; ``left`` is a share of the burst."""
         left = None if step.which % 2 else step.share * self.limit.burst // 1000
         took = step.time(self.limit, self.clock.now, self.wait)
-        feedback = Feedback(refused=step.worth == 0, stop=0.0, left=left, took=took / SECOND)
-        yield from self.plans.learn(self.requirement(0), feedback)
-        self.local.learn([self.ref], feedback, self.clock.now)
+        feedback = Feedback(
+            refused=step.worth == 0,
+            overloaded=step.worth == 1,
+            stop=None if step.which > 1 else 0.0,
+            left=left,
+            limit=None if step.more else step.share,
+            period=step.which or None,
+            took=took / SECOND,
+        )
+        server = yield from self.plans.learn({self.ref: feedback})
+        local = self.local.learn({self.ref: feedback}, self.clock.now)
+        assert server == pause_to_seconds(local), self._about()
         yield from self.peek(0)
 
     def take_slot(self, cost: int) -> Plan[Decision]:

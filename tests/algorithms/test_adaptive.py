@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -11,12 +12,15 @@ from celery_throttle.algorithms.adaptive import (
     AGAIN_US,
     KEPT_PERCENT,
     KEPT_PERCENT_AGAIN,
-    MAX_STOP_US,
-    STOP_US,
     Adaptive,
 )
+from celery_throttle.algorithms.escalation import MAX_STOP_US, ROW_MEMORY_US
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
+from celery_throttle.limits.feedback import (
+    ADAPTIVE_STOP_SECONDS,
+    DEFAULT_STOP_SECONDS,
+    Feedback,
+)
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.script import pack_command
@@ -38,6 +42,9 @@ class Site:
         clients: how many send, each one request at a time.
         evenly: whether the API counts evenly, with some at once.
         limit: what it admits a second.
+        tells: whether its answers tell this limit.
+        answers: "counted": by the limit; or "overloaded", "revoked" (401), or "closed": it refuses
+            all until ``opens``, and says until when.
     """
 
     local: MemoryLimits
@@ -45,6 +52,9 @@ class Site:
     clients: int
     evenly: bool
     limit: int = 100
+    tells: bool = False
+    answers: str = "counted"
+    opens: int = 0
     sent: int = 0
     refused: int = 0
     shares: list[int] = field(default_factory=list)
@@ -79,6 +89,8 @@ class Site:
         return now + self.latency, number, self._admits(now + self.latency // 2)
 
     def _admits(self, at: int) -> bool:
+        if self.answers != "counted":
+            return self.answers == "revoked"
         if self.evenly:
             admitted = self._till - at <= SECOND // 10
             self._till = max(self._till, at) + admitted * (SECOND // self.limit)
@@ -88,8 +100,15 @@ class Site:
         return self._window[1] <= self.limit
 
     def _hear(self, number: int, *, ok: bool) -> tuple[int, int, bool | None]:
-        feedback = Feedback(refused=not ok, took=self.latency / SECOND)
-        rest = self.local.learn([API], feedback, self._now)
+        overloaded = not ok and self.answers == "overloaded"
+        feedback = Feedback(
+            refused=not ok and not overloaded,
+            overloaded=overloaded,
+            stop=(self.opens - self._now) / SECOND if not ok and self.answers == "closed" else None,
+            limit=self.limit if self.tells else None,
+            took=None if self.answers == "revoked" else self.latency / SECOND,
+        )
+        rest = self.local.learn({API: feedback}, self._now)
         self._paused = max(self._paused, self._now + rest)
         self.refused += not ok
         self.shares.append(share_of(self.local))
@@ -124,6 +143,52 @@ def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -
     assert site.shares[-1] == 1_000_000
 
 
+@pytest.mark.parametrize("highest", [100, 1000])
+def test_an_unknown_limit_that_answers_tell(highest: int) -> None:
+    """The rate is that of the API from the first answer on, and when it changes."""
+    local = MemoryLimits({"api": f"adaptive 10..{highest}/s"})
+    site = Site(local, 50_000, clients=20, evenly=True, limit=80, tells=True)
+    for limit in (80, 40, 90):
+        site.limit = limit
+        site.play(60)
+        assert site.refused <= 0.01 * site.sent
+        assert site.sent - site.refused >= 0.95 * 60 * limit
+
+
+def test_an_unknown_limit_that_no_answer_tells() -> None:
+    """At most 2% of the requests are refused, from the first minute on."""
+    local = MemoryLimits({"api": "adaptive 10..1000/s"})
+    site = Site(local, 20_000, clients=4, evenly=True)
+    for _ in range(2):
+        site.play(60)
+        assert site.refused <= 0.02 * site.sent
+        assert site.sent - site.refused >= 0.9 * 60 * 100
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["told", "untold"])
+@pytest.mark.parametrize("trouble", ["halved", "overloaded", "revoked", "closed"])
+def test_after_trouble_the_quota_is_used_again_within_five_seconds(
+    trouble: str, *, tells: bool
+) -> None:
+    """Of 5,000 requests at most 1% are refused, or fail for an overload."""
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
+    site = Site(local, 30_000, clients=6, evenly=True, tells=tells)
+    site.play(15)
+    sent, refused = site.sent, site.refused
+    if trouble == "halved":
+        site.limit = 50
+    else:
+        site.answers, site.opens = trouble, site._now + 20 * SECOND
+    site.play(20)
+    sent, refused, site.answers = sent + site.sent, refused + site.refused, "counted"
+    site.play(5)
+    sent, refused = sent + site.sent, refused + site.refused
+    site.play(25)
+    assert site.sent - site.refused >= 0.9 * 25 * site.limit
+    assert sent + site.sent >= (3000 if trouble == "halved" else 4000)
+    assert refused + site.refused <= 0.01 * (sent + site.sent)
+
+
 def test_a_slow_api_is_asked_for_less() -> None:
     local = MemoryLimits({"api": "adaptive 10..100/s latency 200ms"})
     site = Site(local, 100_000, clients=20, evenly=False)
@@ -139,7 +204,10 @@ def test_a_slow_api_is_asked_for_less() -> None:
 
 
 def answered(local: MemoryLimits, at: int, *, refused: bool = False, took: float = 0.0) -> int:
-    return local.learn([API], Feedback(refused=refused, took=took), at)
+    return local.learn({API: Feedback(refused=refused, took=took)}, at)
+
+
+STOP_US = int(ADAPTIVE_STOP_SECONDS * SECOND)
 
 
 def test_what_was_sent_before_the_last_fall_says_nothing_new() -> None:
@@ -153,13 +221,68 @@ def test_what_was_sent_before_the_last_fall_says_nothing_new() -> None:
 
 def test_refusals_in_a_row_stop_it_for_longer_and_longer() -> None:
     local = MemoryLimits({"api": "adaptive 10..100/s"})
-    at, rests = START, []
-    for _ in range(12):
-        rests.append(answered(local, at, refused=True))
-        at += 11 * SECOND
-    assert rests == [min(STOP_US * 2**number, MAX_STOP_US) for number in range(12)]
+    at, stops = START, []
+    for _ in range(60):
+        stops.append(answered(local, at, refused=True))
+        at += stops[-1] + 1  # the next request goes out when the pause ends
+    assert stops[:4] == [STOP_US, 2 * STOP_US, 4 * STOP_US, 8 * STOP_US]
+    for before, after in pairwise(stops[4:]):
+        assert min(MAX_STOP_US, before * 1.09) <= after <= min(MAX_STOP_US, before * 1.3)
+    assert stops[-1] == MAX_STOP_US
     answered(local, at)
     assert answered(local, at + 1, refused=True) == STOP_US
+
+
+@pytest.mark.parametrize("feedback", [Feedback(refused=True), Feedback(overloaded=True)], ids=str)
+def test_any_limit_stops_for_longer_and_longer(feedback: Feedback) -> None:
+    local = MemoryLimits({"api": "100/s"})
+    first = local.learn({API: feedback}, START)
+    assert first == DEFAULT_STOP_SECONDS * SECOND
+    second = local.learn({API: feedback}, START + first)
+    assert 1.1 * first <= second <= 1.3 * first
+    # Answers to requests that were sent together count once.
+    late = replace(feedback, took=0.5)
+    assert local.learn({API: late}, START + first + 1000) == second - 1000
+    # A row is forgotten.
+    after = START + first + second + ROW_MEMORY_US
+    assert local.learn({API: feedback}, after) == first
+
+
+def test_a_success_of_a_request_sent_before_the_pause_does_not_end_a_row() -> None:
+    local = MemoryLimits({"api": "100/s"})
+    local.learn({API: Feedback(refused=True)}, START)
+    local.learn({API: Feedback(took=0.5)}, START + 1000)
+    assert local.learn({API: Feedback(refused=True)}, START + SECOND) > SECOND
+
+
+def test_an_overload_and_a_failure_keep_the_rate() -> None:
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
+    answered(local, START, refused=True)
+    share, at = share_of(local), START + SECOND
+    assert local.learn({API: Feedback(overloaded=True)}, at) >= SECOND
+    assert local.learn({API: Feedback(took=None)}, at + SECOND) == 0
+    assert share_of(local) == share
+
+
+def test_the_limit_that_an_api_tells_is_the_rate_at_once() -> None:
+    """Within the range; refusals lower the rate below it, and it never exceeds it."""
+    local = MemoryLimits({"api": "adaptive 10..100/s"})
+
+    def tells(limit: int, at: int, period: float | None = None, took: float = 0.0) -> int:
+        feedback = Feedback(limit=limit, period=period, took=took)
+        local.learn({API: feedback}, START + at)
+        return share_of(local)
+
+    assert tells(3000, 0, period=60.0) == 500_000
+    answered(local, START + SECOND, refused=True)
+    assert share_of(local) == 500_000 * KEPT_PERCENT_AGAIN // 100
+    for second in range(2, 30):
+        assert tells(50, second * SECOND) <= 500_000
+    assert share_of(local) == 500_000
+    assert tells(80, 31 * SECOND) == 800_000
+    assert tells(50, 31 * SECOND, took=0.1) == 800_000  # it was sent before the change
+    assert tells(1, 32 * SECOND) == 100_000
+    assert tells(1000, 33 * SECOND) == 1_000_000
 
 
 def test_it_falls_deeper_if_it_falls_again_at_once() -> None:
@@ -177,7 +300,7 @@ def test_it_does_not_grow_while_nobody_asks() -> None:
         answered(local, START + second * SECOND, refused=True)
     low = share_of(local)
     answered(local, START + 1000 * SECOND)
-    assert share_of(local) == low + 10_000
+    assert share_of(local) == low + low // 100
 
 
 @shown(400, ["adaptive"], learning)
@@ -207,4 +330,4 @@ def test_another_limit_rests_for_a_second_after_a_refusal() -> None:
     local = MemoryLimits({"api": "100/s"})
     assert answered(local, START, refused=True) == DEFAULT_STOP_SECONDS * SECOND
     assert answered(local, START) == 0
-    assert local.learn([API], Feedback(refused=True, stop=3.0), START) == 3 * SECOND
+    assert local.learn({API: Feedback(refused=True, stop=3.0)}, START) == 3 * SECOND

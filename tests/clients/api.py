@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import aiohttp
 import httpx
 import requests
+import urllib3
 
-from celery_throttle import wrap
+from celery_throttle import throttled, wrap
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
 from celery_throttle.clients.guard import GuardedLimits
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
@@ -141,6 +142,26 @@ class Requests(Client):
         self._session.close()
 
 
+class Urllib3(Client):
+    def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
+        self._url = url
+        options.setdefault("retry_refused", 0)
+        self._manager = throttled(urllib3.PoolManager(), limit, **options)
+
+    def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
+        answer = self._manager.request("GET", self._url + path, headers=headers, timeout=10)
+        return answer.status, answer.data
+
+    @contextmanager
+    def streamed(self) -> Iterator[Callable[[], bytes]]:
+        answer = self._manager.request("GET", self._url, preload_content=False)
+        yield lambda: answer.data
+        answer.close()
+
+    def close(self) -> None:
+        self._manager.clear()
+
+
 class Looped(Client):
     """A client in an event loop of its own."""
 
@@ -258,7 +279,7 @@ class Function(Client):
         self._client.close()
 
 
-HTTP: tuple[type[Client], ...] = (Httpx, AsyncHttpx, Requests, Aiohttp)
+HTTP: tuple[type[Client], ...] = (Httpx, AsyncHttpx, Requests, Urllib3, Aiohttp)
 EVERY: tuple[type[Client], ...] = (*HTTP, Function)
 
 

@@ -347,11 +347,57 @@ def test_an_adaptive_limit_hears_of_every_answer(make: Make, limiter: Limiter, a
     client.get()
     assert limiter["moves"].peek(0).reset_after < full + 0.3
     assert slow == 0.0
-    for _ in range(10):  # each in a row doubles the stop, up to 10 s
-        limiter["moves"].learn(Feedback(refused=True, stop=0))
-    api.answers = [Answer(429)]
+    for _ in range(5):  # each in a row stops it for longer
+        limiter["moves"].learn(Feedback(refused=True))
+    limiter["moves"].resume()
+    api.answers = [Answer(429), Answer(200), Answer(429)]
     client.get()
-    assert 1 < (limiter["moves"].peek().retry_after or 0) <= 10
+    assert 1.5 < (limiter["moves"].peek().retry_after or 0) <= 2.1
+    limiter["moves"].resume()
+    client.get()  # ends the row
+    client.get()
+    assert (limiter["moves"].peek().retry_after or 0) <= 0.2
+
+
+@every
+def test_the_first_success_after_refusals_ends_their_row(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    """It is reported although the limit is not adaptive."""
+    client = make(limiter["tokens"])
+    api.answers = [Answer(429), Answer(429), Answer(200), Answer(429)]
+    stops = []
+    for _ in api.answers[:]:
+        client.get()
+        stops.append(limiter["tokens"].peek(0).retry_after or 0)
+        limiter["tokens"].resume()
+    assert stops[1] > 1.05
+    assert stops[2] == 0
+    assert 0.5 < stops[3] <= 1
+
+
+@http
+def test_a_refusal_by_one_of_three_quotas_lowers_only_its_rate(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    names = ("rpm", "tpm", "input")
+    for name in names:
+        limiter[name].define("adaptive 10..1000/s burst 1000")
+    quantities = zip(("requests", "tokens", "input_tokens"), names, strict=True)
+    limits = {quantity: limiter[name] for quantity, name in quantities}
+    refusal = {"error": {"type": "tokens", "code": "rate_limit_exceeded"}}
+    api.answers = [Answer(429, {}, json.dumps(refusal).encode()), Answer(503), Answer(401)]
+    client = make(limits, profile=OPENAI)
+
+    def rates() -> list[float]:
+        return [limiter[name].status().usage[0].share for name in names]
+
+    client.get()
+    assert rates() == [1.0, 0.93, 1.0]
+    for _ in range(2):  # an overload, and a revoked key
+        limiter.resume_all()
+        client.get()
+        assert rates() == [1.0, 0.93, 1.0]
 
 
 @pytest.mark.parametrize("make", EVERY, indirect=True)

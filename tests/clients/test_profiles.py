@@ -229,13 +229,13 @@ def test_what_an_answer_means(  # noqa: PLR0917  # a table
                 "x-ratelimit-reset-tokens": "1m0s",
             },
             None,
-            Quota("tokens", 0, 300_000, 60.0, Reset.FULL),
+            Quota("tokens", 0, 300_000, 60.0, Reset.FULL, 60.0),
         ),
         (
             OPENAI,
             {"x-ratelimit-limit-project-tokens": "9", "x-ratelimit-remaining-project-tokens": "3"},
             None,
-            Quota("tokens", 3, 9, None, Reset.FULL),
+            Quota("tokens", 3, 9, None, Reset.FULL, 60.0),
         ),
         (
             GROQ,
@@ -251,7 +251,7 @@ def test_what_an_answer_means(  # noqa: PLR0917  # a table
                 "anthropic-ratelimit-input-tokens-reset": "2023-11-14T22:13:25Z",
             },
             None,
-            Quota("input_tokens", 1_999_000, 2_000_000, 5.0, Reset.FULL),
+            Quota("input_tokens", 1_999_000, 2_000_000, 5.0, Reset.FULL, 60.0),
         ),
         (
             GITHUB,

@@ -81,22 +81,25 @@ class Vendor:
             wbufsize = -1
 
             def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                reply = vendor.answer(request)
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                reply = vendor.answer(vendor.request_of(self, body))
                 if reply.events is None:
                     self._send(reply)
                 else:
                     self._stream(reply)
 
+            do_GET = do_HEAD = do_PUT = do_POST  # noqa: N815  # as http.server has them
+
             def _send(self, reply: Reply) -> None:
-                body = json.dumps(reply.body).encode()
+                is_raw = isinstance(reply.body, bytes)
+                body = reply.body if is_raw else json.dumps(reply.body).encode()
                 self.send_response_only(reply.status)
                 headers = {"Content-Type": "application/json", **reply.headers}
                 for name, text in headers.items():
                     self.send_header(name, text)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(b"" if self.command == "HEAD" else body)
 
             def _stream(self, reply: Reply) -> None:
                 self.send_response_only(reply.status)
@@ -162,6 +165,10 @@ class Vendor:
         return [status for _, status in self.log]
 
     # What a subclass knows.
+
+    def request_of(self, http: BaseHTTPRequestHandler, body: bytes) -> dict[str, Any]:  # noqa: ARG002
+        """Return the request as the other methods read it."""
+        return dict(json.loads(body))
 
     def charges(self, request: dict[str, Any]) -> dict[str, float]:
         """Units that a request takes."""

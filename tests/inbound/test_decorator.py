@@ -18,7 +18,7 @@ from celery_throttle.errors import (
     StoreUnavailableError,
     Throttled,
 )
-from celery_throttle.inbound import Answer, answer_to, by_address, by_user, throttled
+from celery_throttle.inbound import Answer, answer_to, by_address, by_user, ratelimit
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.docs.child import run_in_child
@@ -50,13 +50,13 @@ class Views:
         """A view with limits, as a function that waits for it."""
         loop = self._loop
         if loop is None:
-            return throttled(*limits, **options)(view)
+            return ratelimit(*limits, **options)(view)
 
         @wraps(view)
         async def aview(*args: Any, **kwargs: Any) -> Any:  # as views are
             return view(*args, **kwargs)
 
-        decorated = throttled(*limits, **options)(aview)
+        decorated = ratelimit(*limits, **options)(aview)
         assert inspect.iscoroutinefunction(decorated)
         return lambda *args, **kwargs: loop.run_until_complete(decorated(*args, **kwargs))
 
@@ -176,7 +176,7 @@ async def test_the_answer_may_be_awaited(limiter: Limiter) -> None:
         await asyncio.sleep(0)
         return answer.status
 
-    @throttled(limiter["web"], cost=2, refused=refused)
+    @ratelimit(limiter["web"], cost=2, refused=refused)
     async def view() -> int:
         await asyncio.sleep(0)
         return 200
@@ -185,20 +185,20 @@ async def test_the_answer_may_be_awaited(limiter: Limiter) -> None:
 
 
 def test_a_view_keeps_its_name_and_signature(limiter: Limiter) -> None:
-    view = throttled(limiter["web"])(greet)
+    view = ratelimit(limiter["web"])(greet)
     assert view.__name__ == "greet"
     assert inspect.signature(view) == inspect.signature(greet)
 
 
 def test_methods(limiter: Limiter) -> None:
     class Shop:
-        @throttled(limiter["web"], key=lambda request: request)
+        @ratelimit(limiter["web"], key=lambda request: request)
         def get(self, request: str) -> str:
             return f"{type(self).__name__} {request}"
 
     assert Shop().get("there") == "Shop there"
     bound = wraps(Shop.get)(partial(Shop().get))  # as Django's method_decorator has it
-    assert throttled(limiter["web"], key=lambda request: request)(bound)("other") == "Shop other"
+    assert ratelimit(limiter["web"], key=lambda request: request)(bound)("other") == "Shop other"
 
 
 async def pages() -> AsyncIterator[bytes]:
@@ -226,7 +226,7 @@ async def pages() -> AsyncIterator[bytes]:
 def test_what_is_wrong_is_said_at_once(view: Any, options: Any, error: Any, match: str) -> None:
     limiter = Limiter("redis://127.0.0.1:1/0", LIMITS)
     with pytest.raises(error, match=match):
-        throttled(limiter["web"], **options)(view)
+        ratelimit(limiter["web"], **options)(view)
 
 
 # Frameworks
@@ -240,7 +240,7 @@ def test_flask(limiter: Limiter) -> None:
         answer = answer_to(error)
         return flask.Response(answer.body, answer.status, answer.headers)
 
-    @throttled(limiter["web"], key=lambda order: (by_address()(flask.request), order))
+    @ratelimit(limiter["web"], key=lambda order: (by_address()(flask.request), order))
     def show(order: int) -> str:
         return f"order {order}"
 
@@ -270,7 +270,7 @@ def _check_django(limiter: Limiter) -> None:
     def refused(answer: Answer) -> Any:
         return http.HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
 
-    limit = throttled(limiter["web"], key=by_user(), refused=refused)
+    limit = ratelimit(limiter["web"], key=by_user(), refused=refused)
 
     @limit
     def show(request: Any) -> Any:
@@ -302,7 +302,7 @@ def test_fastapi(limiter: Limiter) -> None:
 
     show.__annotations__ = {"order": int, "request": fastapi.Request}
     app.add_exception_handler(Throttled, too_many)
-    limit = throttled([limiter["web"], limiter["busy"]], key={"web": by_address()})
+    limit = ratelimit([limiter["web"], limiter["busy"]], key={"web": by_address()})
     app.get("/{order}")(limit(show))
     with testclient.TestClient(app, client=(HERE, 1)) as client:
         replies = [client.get("/7") for _ in range(3)]

@@ -26,6 +26,7 @@ from celery_throttle.errors import (
     LimitValueError,
     QueueFullError,
     RulesError,
+    SentRequestsError,
     Throttled,
     ThrottleError,
     WaitTooLongError,
@@ -981,6 +982,7 @@ class TestName:
 EXCEPTIONS = [
     Throttled("mail", "tenant-42", 1.25),
     Throttled("mail"),
+    SentRequestsError("mail", "42", 90.0, 0.0, 60.0),
     WaitTooLongError("mail", None, 120.0, 60.0),
     WaitTooLongError("mail", "42", None, 60.0),
     QueueFullError("mail", "42"),
@@ -1018,6 +1020,15 @@ class TestErrors:
             ),
             (Throttled("mail"), "limit 'mail' refused; this can never pass"),
             (
+                SentRequestsError("mail", "42", 90.0, 0.0, 60.0),
+                (
+                    "limit 'mail' (key '42') refused; this could pass in 90 s. The task has sent "
+                    "requests already, so it does not start again: throttle_max_wait_in_place "
+                    "allows a wait of 60 s. Raise that, or set throttle_restart=True on the task "
+                    "if its requests may be sent twice"
+                ),
+            ),
+            (
                 WaitTooLongError("mail", None, 120.0, 60.0),
                 "limit 'mail': this could pass in 120 s; throttle_max_wait allows 60 s",
             ),
@@ -1037,7 +1048,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = own_types()
-        assert len(found) == 21
+        assert len(found) == 22
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 

@@ -42,7 +42,7 @@ class Turns(Protocol):
         names = [keys.limits]
         self.tokens["holder"] += 1
         holder = f"holder {self.tokens['holder']}"
-        args: list[Any] = [self.now, turn, AHEAD, max_wait, holder, 30 * SECOND, int(may_run)]
+        args: list[Any] = [self.now, turn, AHEAD, max_wait, holder, 30 * SECOND, int(may_run), 0]
         for ref, amount in zip(requirement.refs, requirement.costs, strict=True):
             state, *pauses = keys.decision(ref)
             names += [

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from celery_throttle import CostError, LimitValueError, Throttled
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike
+from celery_throttle.observe.totals import WAIT_BUCKETS
 from celery_throttle.operations.lines import discard
-from celery_throttle.store.counters import WAIT_BUCKETS
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.sizes import examples
 from tests.totals import claimed, joined, left

@@ -82,7 +82,7 @@ def test_a_connection_that_is_cut_does_not_open_it(own_server: Server, limiter: 
             client.client_kill_filter(_type="normal", skipme=True)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
-                    "celery_throttle.store.connection._FRESH_SECONDS", 100
+                    "celery_throttle.store.connection.FRESH_SECONDS", 100
                 )  # it is not looked at first
                 with pytest.raises(StoreUnavailableError):
                     limiter["api"].try_acquire()

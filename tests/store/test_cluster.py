@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def test_any_node_leads_to_the_one_that_has_the_keys(
         for limiter in limiters:
             assert limiter["api"].try_acquire()
     assert limiters[0]["api"].peek().remaining == 100 - 2 * len(limiters)
+
+
+def test_calls_of_a_loop_are_redirected_together(cluster: Cluster) -> None:
+    async def served(url: str) -> int:
+        limiter = Limiter(url, LIMITS)
+        calls = (limiter["api"].atry_acquire() for _ in range(30))
+        decisions = await asyncio.gather(*calls)
+        await limiter.store.aclose()
+        return sum(map(bool, decisions))
+
+    assert [asyncio.run(served(url)) for url in urls(cluster, "redis")[:3]] == [30, 30, 30]
 
 
 @pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])

@@ -382,7 +382,7 @@ def wait_at_broker(tour: Tour) -> None:
     state, *pauses = keys.decision(ref)
     names = [keys.limits, state, keys.entries(ref), *pauses]
     names += [keys.waiting_lists(ref), keys.return_times(ref), keys.totals()]
-    args: list[Argument] = ["", 0, 0, -1, "", 1, "1", "api", "api", 1_000_000]
+    args: list[Argument] = ["", 0, 0, -1, "", 1, "1", "1", "api", "api", 1_000_000]
     assert tour.run("broker_wait", names, *args)[0] == b"admitted"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,19 @@ def test_a_demoted_master_to_which_one_is_connected_still(two: Two, end_of: Make
     assert limiter["api"].try_acquire().remaining == 99  # it is the first one there
     with redis.Redis(port=two.second.port) as client:
         assert client.exists("{throttle}:state:api")
+
+
+def test_calls_of_a_loop_follow_the_master_together(two: Two) -> None:
+    async def main() -> None:
+        limiter = Limiter(two.url, LIMITS)
+        assert await limiter["api"].atry_acquire()
+        demote(two.first, two.second)
+        two.name(two.second)
+        assert all(await asyncio.gather(*(limiter["api"].atry_acquire() for _ in range(50))))
+        assert (await limiter["api"].apeek()).remaining == 50
+        await limiter.store.aclose()
+
+    asyncio.run(main())
 
 
 def test_a_replica_that_is_named_is_not_talked_to(two: Two, end_of: MakeEnd) -> None:

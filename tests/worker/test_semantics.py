@@ -117,8 +117,13 @@ class Shop:
             self.in_line(len(runs) - number, line)
 
     def nothing_is_claimed(self) -> None:
-        """Wait until no task is on its way from a line to its start."""
-        until(lambda: not self.redis.keys("{throttle}:claims:*"), "no task is claimed")
+        """Wait until no task is on its way from a line to its start in this worker.
+
+        The worker of another pool was killed: its last claim may still be there.
+        """
+        [worker] = self.to_worker["destination"]
+        claims = f"{{throttle}}:claims:{worker}:*"
+        until(lambda: not self.redis.keys(claims), "no task is claimed")
 
     def after_waiting(self, task: Task, *args: Any, **options: Any) -> AsyncResult:
         """A task that has waited in its line, whose key is its first argument."""

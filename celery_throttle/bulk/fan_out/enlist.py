@@ -19,7 +19,7 @@ from celery_throttle.store.script import Argument, Call, script
 MAX_BATCH_TASKS, MAX_BATCH_BYTES, MAX_BATCH_LINES = 200, 400_000, 50
 
 # The head of an entry: index of its line, number, rank, when it expires (us).
-_HEAD = struct.Struct("<HBBd")
+_HEAD = struct.Struct("<HBBBd")
 
 
 class Destination(NamedTuple):
@@ -39,6 +39,7 @@ class LineEntry(NamedTuple):
     expires: int  #: microseconds since the epoch; 0 for never
     packed: bytes  #: its message
     costs: tuple[int, ...]  #: for each limit, in millionths of a unit
+    settles: bool = False  #: whether its run settles what is taken for it
 
 
 class EnlistReply(NamedTuple):
@@ -93,9 +94,10 @@ class EnlistBatch:
 
     def add(self, entry: LineEntry) -> None:
         """Add an entry."""
-        destination, task_id, rank, expires, packed, costs = entry
+        destination, task_id, rank, expires, packed, costs, settles = entry
         line = self._lines.get(destination.line) or self._add_line(destination)
-        head = _HEAD.pack(line, self._keys.fan_out_number(task_id), rank, expires)
+        number = self._keys.fan_out_number(task_id)
+        head = _HEAD.pack(line, number, rank, settles, expires)
         self._tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
         self.entries.append(entry)
         self._size += len(packed)

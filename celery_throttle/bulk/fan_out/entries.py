@@ -104,7 +104,8 @@ class EntryBuilder:
             if kind.may_have_template:
                 self._find_template(kind, message, content)
         line = self._line_of(queue, requirement.refs)
-        return LineEntry(line, task_id, rank, expires, packed, requirement.costs)
+        costs, settles = requirement.costs, kind.limits.settles
+        return LineEntry(line, task_id, rank, expires, packed, costs, settles)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""

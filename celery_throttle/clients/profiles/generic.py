@@ -68,9 +68,15 @@ def read_ietf(fields: Fields) -> Iterator[Quota]:
         seconds = None
         if reset is not None:
             seconds = fields.checked_delay("ratelimit", str(reset), parse_reset)
-        limit = policy.get("q", about.get("q"))
+        limit, period = policy.get("q", about.get("q")), policy.get("w", about.get("w"))
         quantity = str(policy.get("qu", REQUESTS))
-        yield Quota(quantity, remaining, limit if _is_whole(limit) else None, seconds)
+        yield Quota(
+            quantity,
+            remaining,
+            limit if _is_whole(limit) else None,
+            seconds,
+            period=period if _is_whole(period) and period else None,
+        )
 
 
 def _parse_members(text: str) -> list[tuple[str, Parameters]]:
@@ -108,12 +114,12 @@ def _headers(prefix: str) -> Quantity:
     return Quantity(REQUESTS, f"{prefix}remaining", f"{prefix}limit", f"{prefix}reset")
 
 
-def openai_headers(name: str, header: str) -> Quantity:
+def openai_headers(name: str, header: str, period: float | None = None) -> Quantity:
     """Return a quantity with headers as OpenAI has them, and those who copy its API."""
     remaining, limit, reset = (
         f"x-ratelimit-{part}-{header}" for part in ("remaining", "limit", "reset")
     )
-    return Quantity(name, remaining, limit, reset, Reset.FULL)
+    return Quantity(name, remaining, limit, reset, Reset.FULL, period)
 
 
 #: The headers of APIs without a profile of their own.

@@ -27,6 +27,9 @@ from celery_throttle.clients.profiles.generic import (
 
 READ_ON = date(2026, 11, 25)
 
+#: Seconds of the quotas of OpenAI and Anthropic: requests and tokens per minute.
+MINUTE = 60.0
+
 TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = "tokens", "input_tokens", "output_tokens"
 
 #: English text has about four characters a token, as OpenAI and Anthropic say.
@@ -118,9 +121,9 @@ OPENAI = Profile(
     ),
     read_on=READ_ON,
     quantities=(
-        openai_headers(REQUESTS, "requests"),
-        openai_headers(TOKENS, "tokens"),
-        openai_headers(TOKENS, "project-tokens"),
+        openai_headers(REQUESTS, "requests", MINUTE),
+        openai_headers(TOKENS, "tokens", MINUTE),
+        openai_headers(TOKENS, "project-tokens", MINUTE),
     ),
     signs=(
         Sign(Meaning.FAILURE, statuses=(429,), codes=BILLING_CODES),
@@ -164,7 +167,7 @@ GROQ = replace(
     # The headers of requests are about those of a day, whatever the limit here is.
     quantities=(
         openai_headers("requests_per_day", "requests"),
-        openai_headers(TOKENS, "tokens"),
+        openai_headers(TOKENS, "tokens", MINUTE),
     ),
     signs=(*OPENAI.signs, Sign(Meaning.OVERLOAD, statuses=(498,))),
     refused_costs=(),
@@ -253,7 +256,8 @@ def _anthropic_usage(body: Mapping[str, Any]) -> Units:
 
 def _anthropic_headers(name: str, header: str) -> Quantity:
     prefix = f"anthropic-ratelimit-{header}-"
-    return Quantity(name, f"{prefix}remaining", f"{prefix}limit", f"{prefix}reset", Reset.FULL)
+    remaining, limit, reset = (f"{prefix}{part}" for part in ("remaining", "limit", "reset"))
+    return Quantity(name, remaining, limit, reset, Reset.FULL, MINUTE)
 
 
 ANTHROPIC = Profile(

@@ -158,8 +158,10 @@ class Gate:
 
     def _book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
         """Book the start of a request that has a process, or else let it wait."""
-        # Slots are never taken ahead, so the call that parks a task takes them as well.
-        if self.waiting.in_lines and not limits.slots and not may_be_parked(request):
+        # Slots are never taken ahead, so the call that parks a task takes them as well. So it does
+        # for a run that settles: of units that are taken for several starts, none is known alone.
+        ahead = not (limits.slots or limits.settles or may_be_parked(request))
+        if self.waiting.in_lines and ahead:
             status = self._quota.book(request, requirement)
             if status is not None:
                 return status

@@ -236,7 +236,7 @@ class Quota:
             return None
         try:
             limits = limits_of(self.throttle, request)
-            if limits is None or limits.slots:
+            if limits is None or limits.slots or limits.settles:
                 return None
             requirement = requirement_of(limits, request)
         except ThrottleError:  # it is raised again at the gate

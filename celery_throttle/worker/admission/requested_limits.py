@@ -21,7 +21,7 @@ from celery_throttle.limits.requirement import (
     find_slot_indexes,
 )
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.context import REFUSALS, UNITS_FIELD, items_of
+from celery_throttle.tasks.context import REFUSALS, SETTLES, UNITS_FIELD, items_of
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker.task_state import TaskState
@@ -52,10 +52,13 @@ def set_requested(request: Any, items: Iterable[Item]) -> None:
     """Set the limits that refused the last run, in place of those of the run before."""
     state: TaskState = request.throttle_state
     requested: list[Item] = []
+    state.settles = False
     for name, key, cost in items:
         if name == REFUSALS:
             count = state.refusals.get(str(key), 0)
             state.refusals = {**state.refusals, str(key): count + cost}
+        elif name == SETTLES:
+            state.settles = True
         else:
             requested.append((name, key, cost))
     state.requested, state.joined = tuple(requested), None
@@ -68,7 +71,7 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
         ThrottleError: they are wrong, or a key or a cost of an element is.
     """
     if request.throttle_state.requested or request.task.name in _MAPPING_TASKS:
-        return _joined(throttle, request)[0]
+        return _joined(throttle, request)
     return throttle.task_limits(request.task)
 
 
@@ -84,12 +87,11 @@ def pass_units(request: Any) -> None:
     """Pass the units of a run to it, so it need not take them in its body."""
     state: TaskState = request.throttle_state
     throttle: AppLimits = request.app.throttle
-    units: Sequence[Item] = ()
-    if state.requested or request.task.name in _MAPPING_TASKS:
-        units = _joined(throttle, request)[1]
-    elif throttle.rules_file is not None:
-        # Another process may use another version of the rules file.
-        limits = throttle.task_limits(request.task)
+    units: Sequence[Sequence[Any]] = state.takes
+    is_joined = state.requested or request.task.name in _MAPPING_TASKS
+    # Another process may use another version of the rules file.
+    if not units and (is_joined or throttle.rules_file is not None):
+        limits = limits_of(throttle, request)
         units = items_of(requirement_of(limits, request)) if limits else ()
     if state.refusals:
         units = (*units, *((REFUSALS, limits, times) for limits, times in state.refusals.items()))
@@ -120,21 +122,17 @@ def _declared(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, lis
     return of_element, items
 
 
-def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, Sequence[Item]]:
-    """Join what a task declares and what its last run requested.
+def _joined(throttle: AppLimits, request: Any) -> TaskLimits | None:
+    """Join what a task declares and what its last run requested; None if there are no limits.
 
     A limit and key that the task declares counts as declared only: no run begins with more of it.
-
-    Returns:
-        The limits, if there are any; and the units for the next run.
     """
     state: TaskState = request.throttle_state
     if state.joined is not None:
-        return state.joined
+        return state.joined[0]
     declared, items = _declared(throttle, request)
     own = {item[:2] for item in items}
     check_ref_count(tuple(own), MAX_LIMITS_PER_TASK)
-    units: list[Item] = []
     costs: dict[LimitRef, int] = {}
     for item in (*items, *(item for item in state.requested if item[:2] not in own)):
         ref = LimitRef(*item[:2])
@@ -142,12 +140,13 @@ def _joined(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, Seque
         if ref in costs and find_slot_indexes([ref.name], throttle.limits):
             continue
         costs[ref] = costs.get(ref, 0) + item[2]
-        units.append(item)
     joined = None
     if costs:
         refs = tuple(costs)
         slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
         requirement = Requirement(refs, tuple(costs.values()))
-        joined = replace(declared or TaskLimits.none(), fixed=requirement, slots=slots)
-    state.joined = joined, units
-    return state.joined
+        declared = declared or TaskLimits.none()
+        settles = declared.settles or state.settles
+        joined = replace(declared, fixed=requirement, slots=slots, settles=settles)
+    state.joined = (joined,)
+    return joined

@@ -42,6 +42,7 @@ class BrokerWaitPolicy(WaitingPolicy):
             holder,
             to_us(self.throttle.settings.lease),
             mode,
+            int(limits.settles),
         ]
         for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
             state, *pauses = keys.decision(ref)
@@ -50,8 +51,8 @@ class BrokerWaitPolicy(WaitingPolicy):
             args += (ref.name, keys.field(ref), cost)
         return Call(script("broker_wait"), [*names, keys.totals()], args)
 
-    def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
-        return fields[0], fields[1:]
+    def _read_admission(self, fields: list[Any]) -> list[Any]:
+        return fields
 
     def _wait(
         self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]

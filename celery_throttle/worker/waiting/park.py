@@ -27,6 +27,7 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import read_takes
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
@@ -83,10 +84,10 @@ class WaitingPolicy(ABC):
         if error is not None:
             return turn_away(request, limits, error)
         if outcome == b"admitted":
-            wait_us, slots = self._read_admission(fields)
+            wait_us, takes, *slots = self._read_admission(fields)
             self.slots.hold(request, holder, read_slot_keys(slots))
             task: TaskState = request.throttle_state
-            return task.book(wait_us / MICROSECONDS)
+            return task.book(wait_us / MICROSECONDS, read_takes(takes))
         return self._wait(request, limits, requirement, fields)
 
     @abstractmethod
@@ -99,8 +100,8 @@ class WaitingPolicy(ABC):
         """
 
     @abstractmethod
-    def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
-        """Return the microseconds to the start of a task, and the keys of its slots."""
+    def _read_admission(self, fields: list[Any]) -> list[Any]:
+        """Return the microseconds to the start of a task, its takes, and the keys of its slots."""
 
     @abstractmethod
     def _wait(
@@ -182,6 +183,7 @@ class ParkingPolicy(WaitingPolicy):
             expires=expires_us(request),
             max_wait=limits.max_wait,
             packed=packing.pack(message, headers, queue, received_by=request.hostname),
+            settles=limits.settles,
         )
         return park_call(
             self.throttle.keys,
@@ -197,8 +199,8 @@ class ParkingPolicy(WaitingPolicy):
             temporary=self.routing.is_temporary(queue),
         )
 
-    def _read_admission(self, fields: list[Any]) -> tuple[int, list[Any]]:
-        return 0, fields
+    def _read_admission(self, fields: list[Any]) -> list[Any]:
+        return [0, *fields]
 
     def _wait(
         self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]

@@ -13,8 +13,8 @@ from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.metrics.table import METRICS
+from celery_throttle.observe.totals import DROP_REASONS, REFUSAL_REASONS
 from celery_throttle.operations.rules import pack_report, report_rules
-from celery_throttle.store.counters import DROP_REASONS, REFUSAL_REASONS
 from tests.docs import pages
 from tests.observe.metrics.page import PREFIX, Page, read_page
 from tests.protocol import SECOND, Protocol

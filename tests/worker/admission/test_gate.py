@@ -202,7 +202,9 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
 ) -> None:
     """Neither what was taken with its claim, nor the process that ran it: that has others now."""
     request: Any = bench.request(lambda: None)
-    request.message.claim = SimpleNamespace(has_units=True, wait=None, slots=["slot"], name="w 7")
+    request.message.claim = SimpleNamespace(
+        has_units=True, wait=None, slots=["slot"], takes=(), name="w 7"
+    )
     request.throttle_state = TaskState(request)
     assert request.throttle_state.move(Status.ADMITTED) is Status.ADMITTED
     request.throttle_state.move(Status.RUNNING)

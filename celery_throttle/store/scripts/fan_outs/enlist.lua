@@ -15,8 +15,8 @@
 --       then per requirement: name, field
 --       then per line: packed {index of its queue, indexes of its requirements} (2 bytes each), that of the fan-out last
 --       then per task: packed {index of its line (2 bytes), its number in the record (1), rank of its priority (1; 0
---       to 255, lower ranks first), when it expires (us; 0 for never; 8), per limit: cost (millionths; 8)}; its id;
---       its message
+--       to 255, lower ranks first), 1 if its run settles (1), when it expires (us; 0 for never; 8), per limit: cost
+--       (millionths; 8)}; its id; its message
 -- Reply {'done', tasks dealt with, how many of these were sent by this call, waiting}
 --       {'hold', ...the same}    as many tasks wait as may, of the fan-out or at a limit: go on with the next one later
 --       {'crowded', ...the same, wait (us), index of its requirement, max-keys}    likewise: as many keys are in use;
@@ -133,13 +133,14 @@ local function join_first(line, id, rank, score, row, task_costs)
 end
 
 -- Add a task to its line. Those behind the first are written by `write_others`.
-local function add_task(line, id, rank, expires, message, task_costs)
+local function add_task(line, id, rank, settles, expires, message, task_costs)
   local last = line.last_scores[rank]
   local score = last and last + 1 or next_task_score(line.name, rank)
   -- Tasks of lower ranks that are added by this call, and not written yet, are not counted.
   local position = last and line.last_positions[rank] + 1
     or redis.call('ZCOUNT', line.name, '-inf', format_integer(score)) + 1
-  local row = pack_row(line.name, task_costs, expires, message, score, line.descriptor.key_caps, position)
+  local row = pack_row(line.name, task_costs, expires, message, score, line.descriptor.key_caps, position,
+                       settles == 1 or nil)
   if not line.first_rank or rank < line.first_rank then
     join_first(line, id, rank, score, row, task_costs)
   else
@@ -219,9 +220,9 @@ local sent, dealt, refusal = 0, 0, { 'done' }
 local waiting = tonumber(redis.call('HGET', record, 'waiting'))
 while arg <= #ARGV do
   local head, id = ARGV[arg], ARGV[arg + 1]
-  local line_index, number, rank, expires = struct.unpack('<HBBd', head)
+  local line_index, number, rank, settles, expires = struct.unpack('<HBBBd', head)
   local line, tasks = lines[line_index], record .. ':' .. number
-  local task_costs = { struct.unpack(line.cost_format, head, 13) }
+  local task_costs = { struct.unpack(line.cost_format, head, 14) }
   task_costs[#task_costs] = MILLION -- of the fan-out, instead of the position where the reading ended
   if not is_sent[id] and redis.call('HEXISTS', tasks, id) == 0 then
     local reason, in_line = refusal_of(line, task_costs, waiting), is_in_line(line, id)
@@ -229,7 +230,7 @@ while arg <= #ARGV do
       refusal = reason
       break
     elseif in_line == false then
-      add_task(line, id, rank, expires, ARGV[arg + 2], task_costs)
+      add_task(line, id, rank, settles, expires, ARGV[arg + 2], task_costs)
     end
     if in_line ~= nil then
       sent_tasks[tasks] = sent_tasks[tasks] or {}

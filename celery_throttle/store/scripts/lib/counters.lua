@@ -1,6 +1,6 @@
 -- counters.lua: counts what becomes of requests and tasks, by the name of a limit.
 -- KEYS  last  head of the names of the totals: with the name of a limit behind it, a hash: counter -> total
--- `celery_throttle/store/counters.py` lists the counters. A total only grows. It begins anew if nobody has recorded
+-- `celery_throttle/observe/totals.py` lists the counters. A total only grows. It begins anew if nobody has recorded
 -- it for as long as it is kept, see `record_totals.lua`.
 
 -- For how long (ms) totals are kept: eight days.

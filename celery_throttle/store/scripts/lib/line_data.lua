@@ -8,7 +8,7 @@
 --   line               zset    task id -> score: priority, then age; see `rank_of`
 --   <queue>.lines      hash    line -> index of the limit at which it waits (one byte), then its packed descriptor
 --   <queue>.messages   hash    task id -> packed row: {line, costs, expires, parked, message, score, key caps,
---                              position}
+--                              position, settles}
 --   <queue>.due        zset    waiting list -> when (us) its limit next has room for the first line
 --   <queue>.polls      zset    channel of a worker -> when (us) it polls next; WRITTEN, see `leases.lua`; and SPACING,
 --                              see `claim.lua`
@@ -43,8 +43,9 @@ local LINES, MESSAGES, DUE, POLLS = 1, 2, 3, 4
 local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE = 1, 2, 3, 4, 5, 6
 local BACKLOG, WAITING, WAITING_LISTS, WAITING_LIST_INDEX = 7, 8, 9, 10
 
--- Positions in a row. `position` is that of the task when it joined its line.
-local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION = 1, 2, 3, 4, 5, 6, 7, 8
+-- Positions in a row. `position` is that of the task when it joined its line. `settles`: true if its run corrects its
+-- costs, else nil.
+local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION, SETTLES = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 -- The scores of tasks in a line and of lines in a waiting list begin with a rank: 8 bits from the priority of a task;
 -- lower ranks come first. 45 bits follow, see `next_task_score` and `waiting_lists.lua`. A double holds a score exactly.
@@ -72,9 +73,9 @@ local function oldest_wait(line)
 end
 
 -- The packed row of a task that joins its line now.
-local function pack_row(line, costs, expires, message, score, key_caps, position)
+local function pack_row(line, costs, expires, message, score, key_caps, position, settles)
   -- Without holes, so that it is packed as an array.
-  return cmsgpack.pack({ line, costs, expires, now, message, score, key_caps or false, position })
+  return cmsgpack.pack({ line, costs, expires, now, message, score, key_caps or false, position, settles })
 end
 
 -- Unpack a row. Nil if it is damaged, or was written by another version in a way that this one cannot read: its task

@@ -203,6 +203,9 @@ local function decide_batch(line, ids)
           shadow()(requirements, now + wait, 1)
         end
         reply[7], reply[8], reply[9], batch.has_taken = field, row[POSITION] or 0, slot_keys, true
+        if row[SETTLES] then
+          reply[9], reply[10] = slot_keys or {}, take_marks()(requirements, line.descriptor, row[COSTS])
+        end
         note_claim(batch, row)
       else
         batch.handed_out = batch.handed_out + 1

@@ -7,8 +7,7 @@
 --           as far ahead, but not beyond FARTHEST
 --       then the requirements; then for 'slot': the holder, and its first lease (us)
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}
---                      allowed; and for 'reserve' and 'slot' the marks for `settle_reservation.lua`: for each requirement since
---                      when (us) its definition is in force, how many limits it has, two numbers for each limit
+--                      allowed; and for 'reserve' and 'slot' a list for each requirement: the marks of `take_marks.lua`
 --       {0, wait (us), index, remaining, reset (us), burst, kind, pause (us)}
 --                      refused by the requirement of this index. The kind is 1 if it waits for a slot, which may be
 --                      released before; 2 if the delay is too long, which does not get shorter by coming later; else
@@ -271,11 +270,8 @@ if wait > 0 then
 end
 local reply = { 1, remaining, reset, narrowest.burst, delay, granted }
 if mode == 'reserve' or mode == 'slot' then
-  for i = 1, count do
-    reply[#reply + 1], reply[#reply + 2] = requirements[i].since, #requirements[i].limits
-    for _, limit in ipairs(requirements[i].limits) do
-      reply[#reply + 1], reply[#reply + 2] = algorithm_of(limit.tag, true).mark(limit)
-    end
+  for i, marks in ipairs(take_marks()(requirements)) do
+    reply[6 + i] = marks
   end
 end
 return reply

@@ -2,8 +2,8 @@
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then per requirement:
 --           waiting-lists; then the head of the totals, see `counters.lua`
 -- ARGV  2   '1' if any requirement has a key
---       then the requirements; then per requirement: actual cost (millionths); then the marks that `acquire.lua`
---       replied
+--       then the requirements; then per requirement: actual cost (millionths); then its marks, see
+--       `take_marks.lua`; 0 and 0 if they are not known
 -- Reply {1}
 --       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 -- If the definition has changed since, nothing is refunded, and a debt counts as taken now.

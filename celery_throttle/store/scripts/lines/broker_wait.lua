@@ -13,8 +13,9 @@
 --       5   the holder of its slots, if it takes any
 --       6   their first lease (us)
 --       7   '1' if it may run now, '0' if there is no process for it
+--       8   '1' if its run settles: it gets marks, see `take_marks.lua`
 --       then per requirement: name, field, cost (millionths)
--- Reply {'admitted', starts in (us), entries and waiting-lists of each slot}
+-- Reply {'admitted', starts in (us), marks, entries and waiting-lists of each slot}
 --       {'wait', wait (us), return time (us), index of the requirement that refuses, expected wait (us)}
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
 --       {'never', index, burst}                  its cost can never pass
@@ -34,7 +35,7 @@ local NEW, RETURNED = 1, 2
 local returned_at, horizon, longest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local descriptor, costs = { limits = {} }, {}
 for i = 1, (#KEYS - 2) / 6 do
-  local key, arg = 6 * i - 4, 3 * i + 5
+  local key, arg = 6 * i - 4, 3 * i + 6
   local limit_keys = { ARGV[arg], ARGV[arg + 1], KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   limit_keys[WAITING_LISTS] = KEYS[key + 4]
   descriptor.limits[i], costs[i] = limit_keys, tonumber(ARGV[arg + 2])
@@ -111,7 +112,8 @@ local is_admitted = returned_at > 0 and wait <= (requirements.bookable and horiz
 if is_admitted and ARGV[7] == '1' then
   commit(requirements, now + wait)
   write_return_times()
-  return { 'admitted', wait, unpack(slot_keys_of(requirements, descriptor)) }
+  local marks = ARGV[8] == '1' and take_marks()(requirements, descriptor, costs) or {}
+  return { 'admitted', wait, marks, unpack(slot_keys_of(requirements, descriptor)) }
 end
 
 local function interval_of(requirement)

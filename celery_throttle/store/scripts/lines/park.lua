@@ -19,11 +19,12 @@
 --       11  their first lease (us)
 --       12  '1' if it may run now; '0' if there is no process for it; 'behind' if it was just sent and is only to
 --           join tasks that wait
---       13  how many requirements
+--       13  '1' if its run settles: it gets marks, see `take_marks.lua`
+--       14  how many requirements
 --       then per requirement: name, field, cost (millionths)
 --       then identities whose acknowledgement is done
 -- Reply {'alone'}                                       no task waits at its limits: nothing was done
---       {'admitted', entries and waiting-lists of each slot}  a unit was free after all: run it
+--       {'admitted', marks, entries and waiting-lists of each slot}  a unit was free after all: run it
 --       {'parked', position in its line, expected wait (us), index of the requirement that refuses, wait (us)}
 --       {'known'}                                       it was parked before: acknowledge it, no more
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
@@ -58,8 +59,8 @@ end
 
 local unacknowledged, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
 local id, identity, rank, mode = ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[12]
-local max_wait, memory, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[13])
-local first_done = 14 + 3 * count
+local max_wait, memory, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[14])
+local settles, first_done = ARGV[13] == '1', 15 + 3 * count
 
 if #ARGV >= first_done then
   -- Changes nothing, but a server that is out of memory refuses it, and with it the script. If the first write needed no
@@ -77,7 +78,7 @@ end
 
 local descriptor, costs = { queue = queue, limits = {} }, {}
 for i = 1, count do
-  local key, arg = 8 * i, 11 + 3 * i
+  local key, arg = 8 * i, 12 + 3 * i
   descriptor.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
   costs[i] = tonumber(ARGV[arg + 2])
 end
@@ -124,7 +125,8 @@ if mode == 'behind' or mode == '1' and wait == 0 then
     return { 'alone' }
   else
     commit(requirements, now)
-    return { 'admitted', unpack(slot_keys_of(requirements, descriptor)) }
+    local marks = settles and take_marks()(requirements, descriptor, costs) or {}
+    return { 'admitted', marks, unpack(slot_keys_of(requirements, descriptor)) }
   end
 end
 
@@ -141,7 +143,8 @@ if max_wait >= 0 and expected > max_wait then
   return { 'late', expected, slowest, requirements[slowest].pause }
 end
 
-local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.key_caps, position)
+local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.key_caps, position,
+                     settles or nil)
 join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
 increase_totals(descriptor, 'parked', 1)
 if mode ~= 'behind' then

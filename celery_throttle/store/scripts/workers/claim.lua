@@ -23,12 +23,12 @@
 --       then the tokens to settle, with a '-' before one that was not started; then per slot to release: entries,
 --       waiting-lists, holder; then identities whose acknowledgement is done
 -- Reply {next poll (us from now), a worker whose lease ran out or '',
---        {token, kind, starts in (us), waited (us), message, task id, field, position, slots}, ...}
+--        {token, kind, starts in (us), waited (us), message, task id, field, position, slots, marks}, ...}
 --       The next poll is -1 if a line needs a limit that is not defined, or the windows of its calendar have run out:
 --       the worker registers its limits first.
 --       kind 1: admitted; field of the limit at which the task waited last; position in the line when it joined, 0
---       if unknown; slots, if it takes any, are entries and waiting-lists of each. kind 0: no unit was taken, as the
---       task has expired or can never pass; it has no field, position and slots.
+--       if unknown; slots, if it takes any, are entries and waiting-lists of each; marks, if its run settles, see
+--       `take_marks.lua`. kind 0: no unit was taken, as the task has expired or can never pass; the row ends with its id.
 --       kind 0 with an empty message: the task cannot be read.
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.

@@ -1,0 +1,165 @@
+"""urllib3: pool managers whose requests acquire limits. requests and botocore send by urllib3."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial, wraps
+from http import HTTPStatus
+from typing import Any
+
+import urllib3
+
+from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.guard import Guard, GuardedLimits
+from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.store.steps import run_steps
+
+#: The statuses that only ``retry_refused`` repeats: urllib3 would wait in the process.
+_REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Urllib3Request:
+    """A request of urllib3, as functions of limits and costs get it.
+
+    Attributes:
+        method: The method, such as ``"GET"``.
+        host: The host that it goes to.
+        path: The path and the query.
+        headers: The headers; None if it has none.
+        body: The body; None if it has none.
+    """
+
+    method: str
+    host: str
+    path: str
+    headers: Any
+    body: Any
+
+
+def throttle_manager(manager: Any, limits: GuardedLimits, **options: Any) -> Any:
+    """Return a pool manager like another one that acquires limits; see ``throttled()``."""
+    options["profile"] = options["profile"] or GENERIC
+    guard = Guard(limits, **options)
+    copied = copy.copy(manager)
+    # The pools of the other one stay with it.
+    copied.pools = type(manager.pools)(manager.pools._maxsize)  # noqa: SLF001
+    copied.pool_classes_by_scheme = {
+        scheme: partial(_make_pool, guard, kind)
+        for scheme, kind in manager.pool_classes_by_scheme.items()
+    }
+    return copied
+
+
+def _make_pool(guard: Guard, kind: Any, *args: Any, **options: Any) -> Any:
+    """Return a pool of connections in which each attempt at a request acquires limits."""
+    pool = kind(*args, **options)
+    pool.urlopen = partial(_urlopen, pool, pool.urlopen)
+    # It has no public name; each attempt passes it, repeats and redirects included.
+    pool._make_request = partial(_make_request, pool, pool._make_request, guard)  # noqa: SLF001
+    return pool
+
+
+def _urlopen(  # noqa: PLR0917  # as urllib3 calls it when it repeats a request
+    pool: Any,
+    send: Callable[..., Any],
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Any = None,
+    retries: Any = None,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    own = urllib3.Retry.from_int(retries, default=pool.retries)
+    own = own.new(
+        respect_retry_after_header=False,
+        status_forcelist=set(own.status_forcelist) - set(_REFUSALS),
+    )
+    return send(method, path, body, headers, own, *args, **options)
+
+
+def _make_request(
+    pool: Any, send: Callable[..., Any], guard: Guard, *args: Any, **options: Any
+) -> Any:
+    _, method, path = args
+    request = Urllib3Request(method, pool.host, path, options.get("headers"), options.get("body"))
+    is_streamed = not options.get("preload_content", True)
+    exchange = _Urllib3Exchange(request, partial(send, *args, **options), is_streamed)
+    return run_steps(call_steps(guard, exchange, request))
+
+
+class _Urllib3Exchange(Exchange[Any]):
+    is_decoded = True
+
+    def __init__(
+        self,
+        request: Urllib3Request,
+        send: Callable[[], Any],
+        is_streamed: bool,  # noqa: FBT001
+    ) -> None:
+        self.request = request
+        self.send = send
+        self._is_streamed = is_streamed
+
+    def is_repeatable(self) -> bool:
+        return self.request.body is None or isinstance(self.request.body, (bytes, str))
+
+    def content(self) -> Any:
+        try:
+            return json.loads(self.request.body)
+        except (TypeError, ValueError):
+            return None
+
+    def answer(self, response: Any) -> ApiAnswer:
+        return ApiAnswer(response.status, response.headers)
+
+    def load(self, response: Any) -> None:
+        _ = response.data  # reads it
+
+    def body(self, response: Any) -> Any:
+        return response.data
+
+    def close(self, response: Any) -> None:
+        response.close()
+
+    def watch(self, response: Any, call: GuardedCall[Any]) -> bool:
+        if not self._is_streamed or response.closed:
+            return False
+        watch_body(response, call)
+        return True
+
+
+def watch_body(raw: Any, call: GuardedCall[Any]) -> None:
+    """Let a call watch the body of a ``urllib3.HTTPResponse`` while it is streamed.
+
+    The call ends with the body, or when the response is closed or gives its connection back.
+    """
+    read, close, is_streaming = raw.stream, raw.close, False
+
+    def stream(*args: Any, **options: Any) -> Iterator[bytes]:
+        nonlocal is_streaming
+        is_streaming = True
+        try:
+            for piece in read(*args, **options):
+                call.feed(piece)
+                yield piece
+        finally:
+            run_steps(call.finish())
+
+    def finishing(method: Callable[[], None]) -> Callable[[], None]:
+        @wraps(method)
+        def finish() -> None:
+            method()
+            # urllib3 releases its connection before it returns the last piece.
+            if method is close or not is_streaming:
+                run_steps(call.finish())
+
+        return finish
+
+    raw.stream = stream
+    raw.release_conn, raw.close = finishing(raw.release_conn), finishing(close)
