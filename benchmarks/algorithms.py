@@ -129,7 +129,9 @@ def _fill(url: str, case: Case) -> Size:
         # In all less than the period, so that the first unit is still in use at the end.
         clock.advance(0.98 * 86_400 / UNITS if case.spread else 0)
     with redis.Redis.from_url(url) as client:
-        others = limiter.keys.shared_by_keys(NAME)
+        names = limiter.keys
+        # A limit has these once, however many keys of it are in use.
+        others = {names.limits, names.rules, names.names, names.changes, names.totals(NAME)}
         keys = [key for key in client.scan_iter() if key.decode() not in others]
         size = sum(client.memory_usage(key, samples=0) or 0 for key in keys)
         strings = [client.strlen(key) for key in keys if client.type(key) == b"string"]

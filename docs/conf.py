@@ -33,12 +33,12 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 # Names that signatures show in place of unions; docs/reference/api/values.md explains them.
 autodoc_type_aliases = {
-    "CallCost": "celery_throttle.clients.guard.CallCost",
+    "CallCost": "celery_throttle.clients.calls.guard.CallCost",
     "CallFunction": "celery_throttle.limits.requirement.CallFunction",
     "Cost": "celery_throttle.limits.cost.Cost",
     "CostSpec": "celery_throttle.tasks.task_limits.CostSpec",
     "Costs": "celery_throttle.limits.requirement.Costs",
-    "GuardedLimits": "celery_throttle.clients.guard.GuardedLimits",
+    "GuardedLimits": "celery_throttle.clients.calls.guard.GuardedLimits",
     "FanOut": "celery_throttle.bulk.fan_out.handle.FanOut",  # app.py imports it late
     "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
     "KeySpec": "celery_throttle.inbound.rules.KeySpec",
@@ -49,8 +49,8 @@ autodoc_type_aliases = {
     "ReportProgress": "celery_throttle.bulk.removal.remove.ReportProgress",
     "RequestCost": "celery_throttle.inbound.rules.RequestCost",
     "Spec": "celery_throttle.tasks.settings.Spec",
-    "Units": "celery_throttle.clients.profile.Units",
-    "Usage": "celery_throttle.clients.guard.Usage",
+    "Units": "celery_throttle.clients.profiles.profile.Units",
+    "Usage": "celery_throttle.clients.calls.guard.Usage",
 }
 napoleon_use_rtype = False
 
@@ -59,7 +59,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"date"),
     (
         r"py:.*",
-        r"(aiohttp|celery|click|collections|datetime|enum|httpx|httpx2|kombu|opentelemetry|pytest|redis|requests)\b.*",
+        r"(aiohttp|celery|click|collections|datetime|enum|grpc|httpx|httpx2|kombu|opentelemetry|pytest|redis|requests)\b.*",
     ),
     (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
     (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types

@@ -245,8 +245,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.WHILE_IDLE,
             "deleted with the last task",
-            f"{_CHANGE_LINES}, quarantine, recheck_waiters, release, reset, resume, "
-            "settle_reservation",
+            f"{_CHANGE_LINES}, quarantine, make_due, release, reset, resume, settle_reservation",
             (
                 _QUEUE.due,
                 "zset",
@@ -439,7 +438,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
     "Channels": _kinds(
         Expiry.ALWAYS,
         "never stored",
-        "claim, enlist, missing_rights, park, quarantine, recall_quarantined, recheck_waiters, "
+        "claim, enlist, missing_rights, park, quarantine, recall_quarantined, make_due, "
         "release, requeue, reset, resume, settle_reservation",
         (_KEYS.wakeup_channel("<worker>"), "channel", "empty messages that make a worker poll"),
     ),

@@ -56,9 +56,10 @@ class LimitCheck(NamedTuple):
     def learn(self, feedback: Feedback, now: int) -> State:
         """Return the state after feedback; at most as many units remain as the API says."""
         state = self.state
-        if isinstance(state, Adaptive) and feedback.took is not None:
+        is_slots, learns = isinstance(state, Slots), self.limit.is_adaptive
+        if isinstance(state, (Adaptive, Slots)) and learns and feedback.took is not None:
             state = state.learn(self.limit, now, to_us(feedback.took), feedback)
-        if feedback.left is None or isinstance(state, Slots):
+        if feedback.left is None or is_slots:
             return state
         own, _ = state.remaining_and_reset(self.limit, now)
         if own <= feedback.left * MILLION:

@@ -57,7 +57,8 @@ def decisive_fields(limit: Limit) -> tuple[object, ...]:
     """
     window = isinstance(limit.rate, Rate) and "burst" not in CLAUSES[limit.algorithm]
     period = limit.rate.period_us if window and isinstance(limit.rate, Rate) else None
-    bounds = (limit.lowest_share, limit.latency_us or 0) if limit.algorithm == ADAPTIVE else ()
+    lowest = limit.lowest_share if limit.algorithm == ADAPTIVE else limit.lowest
+    bounds = (lowest, limit.latency_us or 0) if limit.is_adaptive else ()
     kind = limit.algorithm, limit.window, limit.parts, limit.oldest
     return *kind, *bounds, limit.burst, limit.ticks, period
 
@@ -74,7 +75,7 @@ def adopt(definition: Definition, states: States | None, now: int) -> tuple[Stat
     the definition was replaced more than once since, no units drain until the last of the changes:
     what drained by the definitions between them is unknown. So too little may be admitted, never
     too much. Of several limits each adopts the units of the limit with the same index, or the most
-    of any. Slots in use stay in use.
+    of any. Slots in use stay in use, and a learned number of them is kept, within its new range.
 
     If the clock has been set back, the result must be stored: otherwise the time that was skipped
     would have to pass in the end.
@@ -112,7 +113,8 @@ def _convert(definition: Definition, states: States, replaced: int, now: int) ->
     for limit in definition.limits:
         state = STATE_CLASSES[limit.algorithm].empty(limit, since)
         if isinstance(state, Slots):
-            converted.append(replace(slots.follow_clock(now), since=since) if slots else state)
+            kept = slots.follow_clock(now).follow_limit(limit) if slots else state
+            converted.append(replace(kept, since=since))
             continue
         in_use = min(next(amounts, max(found, default=0)), limit.burst * MILLION)
         converted.append(state.fill(limit, in_use, min(since, now)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.feedback import (
     ADAPTIVE_STOP_SECONDS,
     DEFAULT_STOP_SECONDS,
@@ -21,8 +21,6 @@ from celery_throttle.limits.key import LimitRef
 
 #: The longest pause, and for how long after its pause a row is remembered, in microseconds.
 MAX_STOP_US, ROW_MEMORY_US = 300_000_000, 60_000_000
-
-_SECOND = 1_000_000
 
 
 class RefusalRow(NamedTuple):
@@ -41,7 +39,7 @@ class RefusalRow(NamedTuple):
 
     def next_stop(self, first: int, now: int) -> int:
         """Return the next pause; ``first``: the shortest."""
-        percent = 1000 if self.stop < _SECOND else 100 + now % 201
+        percent = 1000 if self.stop < MICROSECONDS else 100 + now % 201
         return min(MAX_STOP_US, max(first, self.stop + self.stop * percent // 1000))
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.decision import LimitCheck, decide
 from celery_throttle.algorithms.definition import Definition, States, adopt
 from celery_throttle.algorithms.escalation import RefusalRows
+from celery_throttle.algorithms.pause import Pause
 from celery_throttle.algorithms.slots import Slots
-from celery_throttle.algorithms.state import Mark, is_ahead
+from celery_throttle.algorithms.state import Mark
 from celery_throttle.errors import LimitValueError, UnknownLimitError, shown
 from celery_throttle.limits.cost import MILLION, Cost, to_millionths
 from celery_throttle.limits.decision import Decision
@@ -50,19 +50,6 @@ class LocalTake(NamedTuple):
 
 #: The takes of one request.
 LocalReservation = Mapping[LimitRef, LocalTake]
-
-
-class Pause(NamedTuple):
-    """A pause of a name, or of one key of it, in microseconds. Twin: ``pauses.lua``."""
-
-    until: int
-    written: int
-
-    def follow_clock(self, now: int) -> Pause:
-        """Return the pause with the same time left, if the clock was set back."""
-        if not is_ahead(self.written, now):
-            return self
-        return Pause(self.until - self.written + now, now)
 
 
 class MemoryLimits:
@@ -229,7 +216,7 @@ class MemoryLimits:
             states = tuple(check.learn(feedback, now) for check in checks)
             if any(one is not check.state for one, check in zip(states, checks, strict=True)):
                 self._store(ref, states, now)
-            is_adaptive = any(isinstance(state, Adaptive) for state in states)
+            is_adaptive = any(check.limit.is_adaptive for check in checks)
             stop = self._refusals.next_stop(ref, feedback, now, is_adaptive=is_adaptive)
             if stop:
                 longest = max(longest, self.pause(ref, stop, now))
@@ -282,9 +269,15 @@ class MemoryLimits:
         states = self._states.pop(ref, ())
         slots = next((state for state in states if isinstance(state, Slots)), None)
         if slots is not None:
-            slots = replace(slots, longest=to_us(MAX_LEASE_SECONDS))
+            leases, number = slots.leases, slots.number
+            longest = to_us(MAX_LEASE_SECONDS)
             empty, _ = adopt(self._definition(ref), None, 0)
-            self._states[ref] = tuple(slots if isinstance(one, Slots) else one for one in empty)
+            self._states[ref] = tuple(
+                replace(one, leases=leases, number=number, longest=longest)
+                if isinstance(one, Slots)
+                else one
+                for one in empty
+            )
             if slots.leases:
                 return
         self._used_keys[ref.name].pop(str(ref.key), None)

@@ -71,10 +71,12 @@ def report(target: Target, limit: str, since: float, plot: Path | None, *, as_js
         echo_json(found)
         return
     start, end = found.periods[0].start, found.periods[-1].end
+    is_young = (end - start).total_seconds() < since - 1
+    about = ": since it came into force, or was first recorded" if is_young else ""
     click.secho(f"limit {limit}: {'; '.join(found.clauses) or 'not defined'}", bold=True)
     echo_pairs(
         [
-            (f"time ({zone()})", f"{clock(start)} to {clock(end)}"),
+            (f"time ({zone()})", f"{clock(start)} to {clock(end)}{about}"),
             *report_pairs(found),
             ("granted", sparkline([period.totals.granted for period in found.periods])),
             ("waiting", sparkline([period.most_waiting for period in found.periods])),

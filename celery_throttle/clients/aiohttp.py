@@ -16,10 +16,10 @@ from aiohttp import (
 )
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps, release_later
-from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
-from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps, release_later
+from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.store.steps import arun_steps
 
 

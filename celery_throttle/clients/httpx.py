@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from celery_throttle.clients.transport import (
+from celery_throttle.clients.calls.transport import (
     AsyncGuardedTransport,
     PassingBody,
     SyncGuardedTransport,

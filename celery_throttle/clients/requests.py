@@ -11,10 +11,10 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
-from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
-from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.clients.urllib3 import watch_body
 from celery_throttle.store.steps import run_steps
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
-from celery_throttle.clients.guard import CallCost, GuardedLimits, Usage
-from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.calls.guard import CallCost, GuardedLimits, Usage
+from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import LimitValueError, shown
 
 C = TypeVar("C")

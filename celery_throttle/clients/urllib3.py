@@ -13,8 +13,8 @@ from typing import Any
 import urllib3
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
-from celery_throttle.clients.guard import Guard, GuardedLimits
+from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.guard import Guard, GuardedLimits
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.store.steps import run_steps
 

@@ -9,10 +9,10 @@ from inspect import isawaitable, iscoroutinefunction, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from celery_throttle.clients.answer import ApiAnswer, of_error
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
-from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
-from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps, run_steps

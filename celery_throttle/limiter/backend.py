@@ -10,7 +10,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations import acquire, rules
-from celery_throttle.operations import define as definitions
+from celery_throttle.operations import define as definition_plans
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
 from celery_throttle.operations.plan import Clock, Plan
@@ -29,14 +29,14 @@ class Plans(acquire.AcquirePlans):
 
     __slots__ = ()
 
-    register = definitions.register
-    check_known = definitions.check_known
-    define = definitions.define
-    undefine = definitions.undefine
-    list_names = definitions.list_names
-    pause = definitions.pause
-    resume = definitions.resume
-    reset = definitions.reset
+    register = definition_plans.register
+    check_known = definition_plans.check_known
+    define = definition_plans.define
+    undefine = definition_plans.undefine
+    list_names = definition_plans.list_names
+    pause = definition_plans.pause
+    resume = definition_plans.resume
+    reset = definition_plans.reset
 
     apply_rules = rules.apply_rules
 

@@ -172,7 +172,8 @@ class LimitHandle:
 
         A refusal or an overload stops the limit for all clients at once. If the API reports that
         its quota has fewer units left than the limit, the difference counts as used. The rate of an
-        adaptive limit increases or decreases, except after an overload.
+        adaptive limit increases or decreases, except after an overload. So does its number of
+        slots, which also decreases after an overload that follows an accepted request.
 
         Args:
             feedback: The feedback.

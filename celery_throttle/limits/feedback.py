@@ -16,7 +16,8 @@ class Feedback:
     Attributes:
         refused: Whether the API refused the request because of this limit. Default False.
         overloaded: Whether the API refused the request because it has too little capacity now, as
-            with the status 529. An adaptive limit keeps its rate then. Default False.
+            with the status 529. An adaptive rate stays then; adaptive slots become fewer if the API
+            accepted a request since the last decrease. Default False.
         stop: Seconds for which the API asked for no more requests. None (the default): the API gave
             no time. After a refusal or an overload, None stops the limit for one second (an
             adaptive limit, after a refusal, for 0.1 seconds), and for longer each time until the

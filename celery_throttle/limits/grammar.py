@@ -55,7 +55,9 @@ _KEYWORDS = (
 )
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
 _ADAPTIVE = re.compile(rf"{ADAPTIVE}\s+(?=\S)", re.ASCII | re.IGNORECASE)
-_AT_ONCE = re.compile(r"(\S+)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE)
+_AT_ONCE = re.compile(
+    rf"({ADAPTIVE}\s+)?(\S+(?:\s*\.\.\s*\S+)?)\s+at\s+once(?!\S)", re.ASCII | re.IGNORECASE
+)
 
 
 def parse_fields(text: str) -> dict[str, Any]:
@@ -69,10 +71,11 @@ def parse_fields(text: str) -> dict[str, Any]:
         raise LimitSyntaxError(f"a clause is given twice in {shown(text)}; allowed: once each")
     own = [keyword for keyword in clauses if keyword not in (SHADOW, *COMMON_CLAUSES)]
     if at_once and not head:
-        if own:
-            raise LimitValueError(f"'{own[0]}' does not apply to '{at_once[0]}'; {SLOT_CLAUSES}")
-        slots = Concurrency(parse_whole("number of slots", at_once[1], text))
-        return {"rate": slots, **_clause_fields(clauses, text)}
+        wrong = [keyword for keyword in own if not at_once[1] or keyword != "latency"]
+        if wrong:
+            allowed = f"{SLOT_CLAUSES}{', latency' * bool(at_once[1])}"
+            raise LimitValueError(f"'{wrong[0]}' does not apply to '{at_once[0]}'; {allowed}")
+        return {**_slot_fields(at_once, text), **_clause_fields(clauses, text)}
     fields = _rate_fields(head, clauses, text)
     for keyword in own:
         if keyword not in ("using", *CLAUSES.get(fields["algorithm"], _KEYWORDS)):
@@ -95,6 +98,22 @@ def _rate_fields(head: str, clauses: dict[str, str], text: str) -> dict[str, Any
         )
     count = parse_whole("lowest count", lowest.strip(), text)
     return {"lowest": count, "rate": Rate.parse(highest), "algorithm": ADAPTIVE}
+
+
+def _slot_fields(at_once: re.Match[str], text: str) -> dict[str, Any]:
+    """Return the fields of a number of slots, or of a range of numbers."""
+    if not at_once[1]:
+        return {"rate": Concurrency(parse_whole("number of slots", at_once[2], text))}
+    lowest, separator, highest = at_once[2].partition("..")
+    if not separator:
+        raise LimitSyntaxError(
+            f"{shown(at_once[2])} is not a range of numbers of slots; allowed: "
+            "'<lowest>..<highest> at once', such as 'adaptive 2..50 at once'"
+        )
+    return {
+        "lowest": parse_whole("lowest number of slots", lowest.strip(), text),
+        "rate": Concurrency(parse_whole("number of slots", highest.strip(), text)),
+    }
 
 
 def _clause_fields(clauses: Mapping[str, str], text: str) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class Limit:
             1 to 1e9. None (the default): any number. If a name has several limits, the smallest
             value applies.
         lowest: The count to which the rate of an adaptive limit may fall, in the same period: at
-            least a thousandth of the count of the rate. None for other algorithms.
+            least a thousandth of the count of the rate. With slots: the number of slots to which
+            it may fall, 1 to the number of ``rate``. None for limits that are not adaptive.
         latency_us: Microseconds, up to an hour. Answers that take longer reduce the rate of an
             adaptive limit. None (the default): only refusals reduce it.
         outage: What workers do with tasks of the limit while the server cannot be reached:
@@ -141,7 +142,12 @@ class Limit:
 
     def _check_slots(self, slots: Concurrency) -> None:
         head = self.burst, self.algorithm
-        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or self._own_clauses():
+        own = self._own_clauses()
+        if self.lowest is not None:
+            check_whole("lowest number of slots", self.lowest, slots.slots, "(the highest)")
+            own.pop("latency", None)
+            self._check_latency()
+        if head not in ((None, "gcra"), (slots.slots, CONCURRENCY)) or own:
             raise LimitValueError(f"'{slots}' takes no other clauses; {SLOT_CLAUSES}")
         self._set(burst=slots.slots, algorithm=CONCURRENCY)
 
@@ -163,7 +169,8 @@ class Limit:
         return clauses
 
     def _check_common(self) -> None:
-        if self.lowest is not None and self.algorithm != ADAPTIVE:
+        slots = isinstance(self.rate, Concurrency)
+        if self.is_adaptive and self.algorithm != ADAPTIVE and not slots:
             raise LimitValueError(f"lowest {shown(self.lowest)} is for adaptive limits only")
         if self.max_keys is not None:
             check_whole("max-keys", self.max_keys, MAX_KEYS)
@@ -172,7 +179,6 @@ class Limit:
         if self.outage not in OUTAGE_MODES:
             allowed = ", ".join(OUTAGE_MODES)
             raise LimitValueError(f"outage {shown(self.outage)} is unknown; allowed: {allowed}")
-        slots = isinstance(self.rate, Concurrency)
         if self.shadow and (slots or self.algorithm not in grammar.SHADOW_ALGORITHMS):
             allowed = ", ".join(grammar.SHADOW_ALGORITHMS)
             what = "'at once'" if slots else self.algorithm
@@ -203,6 +209,9 @@ class Limit:
                 f"the lowest count {self.lowest} is too far from the highest; "
                 f"allowed: at least a {MAX_ADAPTIVE_RATIO}th of {rate.count}"
             )
+        self._check_latency()
+
+    def _check_latency(self) -> None:
         if self.latency_us is not None:
             check_whole("latency in microseconds", self.latency_us, UNITS["h"], "(an hour)")
 
@@ -278,6 +287,14 @@ class Limit:
         return limit if isinstance(limit, Limit) else cls.parse(limit)
 
     @property
+    def is_adaptive(self) -> bool:
+        """Whether the rate, or the number of slots, follows the answers of an API.
+
+        :meta private:
+        """
+        return self.lowest is not None
+
+    @property
     def calendar_period(self) -> str | None:
         """The period if it is a day, a week or a month: ``"d"``, ``"w"``, ``"month"``; or None.
 
@@ -337,8 +354,7 @@ class Limit:
         return amount
 
     def __str__(self) -> str:
-        adaptive = self.algorithm == ADAPTIVE
-        words = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if adaptive else str(self.rate)]
+        words = [f"{ADAPTIVE} {self.lowest}..{self.rate}" if self.is_adaptive else str(self.rate)]
         if "burst" in CLAUSES.get(self.algorithm, ()) and self.burst != 1:
             words.append(f"burst {self.burst}")
         if self.algorithm not in ("gcra", ADAPTIVE, CONCURRENCY):

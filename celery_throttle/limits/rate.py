@@ -27,7 +27,8 @@ _WHOLE_NUMBER = re.compile(r"-?\d+(?:_\d+)*", re.ASCII)
 
 GRAMMAR = (
     "allowed: '<count>/<period>', such as '100/s', '5/10s', '1/500ms' or '5000/day', "
-    "'<count> at once' or 'adaptive <lowest>..<highest>/<period>'; a rate may go on with "
+    "'<count> at once', 'adaptive <lowest>..<highest>/<period>' or "
+    "'adaptive <lowest>..<highest> at once'; a rate may go on with "
     "'burst <count>' and 'using <algorithm>'"
 )
 

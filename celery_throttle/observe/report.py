@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from celery_throttle.observe.status.records import (
     check_recorded,
     read_periods,
 )
-from celery_throttle.observe.status.stored import limits_in_force, read_stored
+from celery_throttle.observe.status.stored import limits_in_force, list_keys, read_stored
 from celery_throttle.observe.text import amount, count, format_seconds
 from celery_throttle.observe.totals import Totals, add_totals
 from celery_throttle.observe.values import LimitStatus, Period
@@ -34,8 +35,11 @@ _REFUSED_BY_API = 0.001
 #: A limit of which less was used in every period could be lower.
 _LITTLE_USE = 0.5
 
-#: The most periods of a report.
-_MAX_PERIODS = 96
+#: Seconds of a limit's life that are too few for advice.
+_TOO_YOUNG = 60.0
+
+#: The most periods of a report, and the most keys.
+_MAX_PERIODS, _MAX_KEYS = 96, 3
 
 _REFUSALS = {
     "limit": "by the limit",
@@ -59,20 +63,24 @@ class Report:
     Attributes:
         name: The name of the limit.
         clauses: The texts of the limits in force now.
-        periods: Equal parts of the time, the oldest first; at most 96.
+        periods: Equal parts of the time, the oldest first; at most 96. The time before the limit
+            came into force, and before it was recorded, is left out.
         totals: The counts of the whole time.
         use: The units granted and not refunded, divided by the units that the limit in force now
-            allows in that time: its burst, and its rate for the whole time. None for a limit with
-            slots, if all limits are shadow limits, and if the limit has keys.
+            allows in the time since it was last changed: its burst, and its rate for that time.
+            None for a limit with slots, if all limits are shadow limits, if the limit has keys, and
+            if it was changed in the last period.
         peak_use: The highest ``use`` of a period; None as for ``use``.
         at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
             tasks were parked or dropped, calls were refused, or tasks waited at the end.
+        top_keys: The encoded keys of a limit with keys for which the most tasks wait now, and how
+            many wait; at most 3.
         median_wait: The median of the waits of claimed tasks, in seconds; None if no task was
             claimed.
         long_wait: The 95th percentile of the waits of claimed tasks, in seconds; None if no task
             was claimed.
         verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (the limit was
-            hardly ever reached) or ``"unknown"`` (nothing was counted).
+            hardly ever reached) or ``"unknown"`` (nothing was counted, or for less than a minute).
         advice: The verdict as a sentence of advice, with the reason.
     """
 
@@ -83,6 +91,7 @@ class Report:
     use: float | None
     peak_use: float | None
     at_limit: float
+    top_keys: tuple[tuple[str, int], ...]
     median_wait: float | None
     long_wait: float | None
     verdict: str
@@ -111,7 +120,11 @@ def read_report(observer: Observer, name: str, seconds: float) -> Plan[Report]:
     (status,) = yield from read_stored(observer, [ref])
     step = RECORD_SECONDS if seconds <= RECENT_SECONDS else WEEK_RECORD_SECONDS
     parts = min(_MAX_PERIODS, max(1, int(seconds / step)))
-    return _make_report(status, (yield from read_periods(observer, name, seconds, parts)))
+    since = status.origin.since if status.origin else None
+    periods = yield from read_periods(observer, name, seconds, parts, since=since)
+    _, keys = yield from list_keys(observer, name, "waiting", most=_MAX_KEYS)
+    top_keys = tuple((key, int(tasks)) for key, tasks in keys)
+    return _make_report(status, seconds, periods, top_keys)
 
 
 def allowance_of(status: LimitStatus) -> Allowance | None:
@@ -127,15 +140,30 @@ def allowance_of(status: LimitStatus) -> Allowance | None:
     return min(known, key=attrgetter("per_second"))
 
 
-def _make_report(status: LimitStatus, periods: tuple[Period, ...]) -> Report:
+def _make_report(
+    status: LimitStatus,
+    asked: float,
+    periods: tuple[Period, ...],
+    top_keys: tuple[tuple[str, int], ...],
+) -> Report:
     totals = add_totals([period.totals for period in periods])
     seconds = sum(period.seconds for period in periods)
     at_limit = sum(period.seconds for period in periods if _is_at_limit(period)) / seconds
     use = peak_use = None
-    if allowance := allowance_of(status):
-        use = allowance.use(totals, seconds)
-        peak_use = max(allowance.use(period.totals, period.seconds) for period in periods)
+    same = periods
+    if status.origin:  # what was counted before the last change, another limit has allowed
+        since = status.origin.since - timedelta(seconds=RECORD_SECONDS)
+        same = tuple(period for period in periods if period.start >= since)
+    if same and (allowance := allowance_of(status)):
+        counted = add_totals([period.totals for period in same])
+        use = allowance.use(counted, sum(period.seconds for period in same))
+        peak_use = max(allowance.use(period.totals, period.seconds) for period in same)
     verdict, advice = _advise(status, totals, at_limit, peak_use)
+    if verdict != "unknown" and seconds < min(_TOO_YOUNG, asked):
+        verdict = "unknown"
+        advice = (
+            f"It was recorded for {format_seconds(seconds)} only, which is too short for advice."
+        )
     return Report(
         name=status.name,
         clauses=status.clauses,
@@ -144,11 +172,20 @@ def _make_report(status: LimitStatus, periods: tuple[Period, ...]) -> Report:
         use=use,
         peak_use=peak_use,
         at_limit=at_limit,
+        top_keys=top_keys,
         median_wait=totals.wait_quantile(0.5),
         long_wait=totals.wait_quantile(0.95),
         verdict=verdict,
-        advice=advice,
+        advice=advice + _top_keys_advice(top_keys),
     )
+
+
+def _top_keys_advice(top_keys: Sequence[tuple[str, int]]) -> str:
+    """Return the sentence about the key for which the most tasks wait; empty if none wait."""
+    if not top_keys:
+        return ""
+    key, tasks = top_keys[0]
+    return f" Most wait for the key {key!r}: {count(tasks, 'task')}."
 
 
 def _is_at_limit(period: Period) -> bool:
@@ -224,6 +261,7 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("by the shadow", shadow if _has_shadow(report.clauses) else ""),
         ("tasks that waited", f"{totals.parked:,}"),
         ("waits", waits),
+        ("waiting now by key", ", ".join(f"{key} {tasks:,}" for key, tasks in report.top_keys)),
         ("tasks dropped", _reasons(totals.dropped, _DROPS)),
         ("tasks removed", f"{totals.removed:,}{removed}"),
         ("tasks revoked", f"{totals.revoked:,}" if totals.revoked else ""),

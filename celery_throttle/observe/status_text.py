@@ -84,7 +84,9 @@ def usage_text(usage: Usage) -> str:
     # A slot is free when its task has ended, so nobody knows when.
     if usage.reset_after and not _has_slots(usage.clause):
         text += f", free again in {format_seconds(usage.reset_after)}"
-    if usage.share < 1:
+    if usage.share < 1 and _has_slots(usage.clause):
+        text += f"; {int(usage.most * usage.share + 0.001)} slots in force"
+    elif usage.share < 1:
         text += f"; the rate is at {usage.share:.0%}"
     return text
 

@@ -65,7 +65,8 @@ class Usage:
         used: The units, or slots, in use now.
         most: The most units that can be in use at once, which is the burst; or the number of slots.
         reset_after: The seconds until nothing is in use, if no more units are taken.
-        share: The rate in force divided by the written rate: 1.0, or less for an adaptive limit.
+        share: The rate, or the number of slots, in force divided by the written one: 1.0, or less
+            for an adaptive limit.
     """
 
     clause: str

@@ -45,7 +45,7 @@ def _register(
 ) -> Plan[None]:
     of_code = [limits.get(ref.name) if ref.key is None else None for ref in refs]
     for changed in (yield from put_definitions(context, "code", refs, of_code, now)):
-        yield from recheck_waiters(context, changed.name)
+        yield from make_due(context, changed.name)
 
 
 def register_missing(
@@ -98,6 +98,11 @@ def define(
 ) -> Plan[None]:
     """Define the limits of a name, or of one key of it, at run time, its weight, or both.
 
+    The way of a change: ``define.lua`` writes the record, which each decision reads
+    (``lib/requirements.lua``). ``make_due.lua`` makes the lines due that wait at the limit, and
+    publishes that to workers (``worker/claims/wakeup.py``), whose next claim call decides by the
+    new record. A weight changes no decision that has been made, so nothing is due for it.
+
     ``lasts``: for how many seconds; None: until :meth:`undefine`.
 
     Raises:
@@ -112,7 +117,7 @@ def define(
         yield from put_definitions(
             context, "set", [ref], [limits], author=author, lasts_us=lasts_us
         )
-        yield from recheck_waiters(context, ref.name)
+        yield from make_due(context, ref.name)
     if weight is not None:
         yield _weight_call(context, ref, weight, author, lasts_us)
 
@@ -131,7 +136,7 @@ def undefine(context: PlanContext, ref: LimitRef, author: Author | None = None) 
     of_code = context.limits.get(ref.name) if ref.key is None else None
     yield from put_definitions(context, "unset", [ref], [of_code], author=author)
     yield _weight_call(context, ref, 0, author)
-    yield from recheck_waiters(context, ref.name)
+    yield from make_due(context, ref.name)
 
 
 def _weight_call(
@@ -139,7 +144,7 @@ def _weight_call(
 ) -> Call:
     """Return the call that sets a weight, or removes it if it is 0."""
     args = [context.now(), context.keys.field(ref), weight, lasts_us, author.pack()]
-    return Call(script("set_weight"), context.keys.definitions, args)
+    return Call(script("set_weight"), context.keys.definition_change, args)
 
 
 def check_known(context: PlanContext, ref: LimitRef) -> Plan[None]:
@@ -173,18 +178,18 @@ def put_definitions(
         if own is not None:
             definition = definitions.pack(own, now, keys.key_cap(ref.name))
         args += (keys.field(ref), *definition)
-    done, *indexes = yield Call(script("define"), keys.definitions, args)
+    done, *indexes = yield Call(script("define"), keys.definition_change, args)
     if not done:
         refused = indexes[0] - 1
         raise slots_error(refs[refused].name, limits[refused])
     return [refs[index - 1] for index in indexes]
 
 
-def recheck_waiters(context: PlanContext, name: str, cursor: bytes = b"") -> Plan[None]:
-    """Decide again for lines at a limit, in short steps; ``cursor``: of a first step."""
+def make_due(context: PlanContext, name: str, cursor: bytes = b"") -> Plan[None]:
+    """Make the lines due that wait at a limit, in short steps; ``cursor``: of a first step."""
     index = context.keys.waiting_list_index(name)
     while cursor != b"0":
-        cursor = yield Call(script("recheck_waiters"), [index], [context.now(), cursor or "0"])
+        cursor = yield Call(script("make_due"), [index], [context.now(), cursor or "0"])
 
 
 def pause(
@@ -217,7 +222,7 @@ def resume(context: PlanContext, ref: LimitRef, author: Author | None = None) ->
     whole = ref.key is None
     waits = keys.waiting_list_index(ref.name) if whole else keys.waiting_lists(ref)
     lifted, cursor = yield Call(script("resume"), [*keys.pause_change(ref), waits], args)
-    yield from recheck_waiters(context, ref.name, cursor)
+    yield from make_due(context, ref.name, cursor)
     return bool(lifted)
 
 
@@ -228,7 +233,7 @@ def reset(context: PlanContext, ref: LimitRef, author: Author | None = None) -> 
     yield from check_known(context, ref)
     names = [*keys.pause_change(ref), keys.state(ref), keys.entries(ref)]
     call = Call(script("reset"), [*names, keys.key_cap(ref.name), index], args)
-    yield from recheck_waiters(context, ref.name, (yield call))
+    yield from make_due(context, ref.name, (yield call))
 
 
 def list_names(context: PlanContext) -> Plan[tuple[int, list[str]]]:
@@ -244,7 +249,7 @@ def note_change(
     ``subject``: the field of their limit and key, or their fan-out; empty for all tasks.
     """
     args = [context.now(), action, subject, what, author.pack()]
-    yield Call(script("note_change"), context.keys.definitions, args)
+    yield Call(script("note_change"), context.keys.definition_change, args)
 
 
 def parse_definition(

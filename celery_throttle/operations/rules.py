@@ -16,7 +16,7 @@ from celery_throttle.limits.requirement import slots_error
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.rules.rules import Rules, dump_rules
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.define import recheck_waiters
+from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.store import definitions
@@ -132,7 +132,7 @@ def _rules_call(
     for field, value in rows:
         if isinstance(value, Definition):
             args += (field, *value)
-    return Call(script("apply_rules"), context.keys.definitions, args)
+    return Call(script("apply_rules"), context.keys.definition_change, args)
 
 
 def _rows_of(context: PlanContext, rules: Rules) -> dict[str, Definition | int]:
@@ -221,7 +221,7 @@ def _apply_rows(
         if status == _OTHER:
             return False
         for name in details[1:]:
-            yield from recheck_waiters(context, name.decode())
+            yield from make_due(context, name.decode())
     return True
 
 

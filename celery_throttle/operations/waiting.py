@@ -94,7 +94,7 @@ def claim_call(
     registered: bool = False,
     now: Argument = "",
 ) -> Call:
-    """Return the call.
+    """Return the call that renews a worker's lease, reports what has ended, and claims tasks.
 
     ``lease``, ``poll_interval`` and the horizons are seconds. ``queue_keys`` has four keys of each
     queue, ``tokens`` one token for each task to claim. Of these tasks ``free`` have free processes,

@@ -97,7 +97,7 @@ def _pack_numbers(limit: Limit, now: int) -> bytes:
 
 def _own_numbers(limit: Limit, now: int) -> list[int]:
     if isinstance(limit.rate, Concurrency):
-        return []
+        return [limit.lowest, limit.latency_us or 0] if limit.lowest else []
     period = limit.rate.period_us
     if limit.algorithm == "sliding-log":
         return [period]

@@ -95,14 +95,10 @@ class Keys:
         return f"{self.prefix}:own:{name}"
 
     @property
-    def definitions(self) -> tuple[str, ...]:
+    def definition_change(self) -> tuple[str, ...]:
         """The keys of a change of definitions, in the order of ``lib/definitions.lua``."""
         heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
         return self.limits, self.rules, self.names, self.changes, *heads
-
-    def shared_by_keys(self, name: str) -> frozenset[str]:
-        """Return the keys that a limit has once, however many keys of it are in use."""
-        return frozenset((self.limits, self.rules, self.names, self.changes, self.totals(name)))
 
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""

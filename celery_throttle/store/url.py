@@ -59,11 +59,6 @@ def is_store_url(url: str) -> bool:
     return _scheme_of(url) in (*_SINGLE, *_SEVERAL)
 
 
-def is_single_url(url: str) -> bool:
-    """Whether a URL names a single server, without Sentinels or a cluster."""
-    return _scheme_of(url) in _SINGLE
-
-
 def is_cluster_url(url: str) -> bool:
     """Whether a URL names nodes of a cluster."""
     scheme = _scheme_of(url)

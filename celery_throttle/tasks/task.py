@@ -108,7 +108,9 @@ class ThrottledTask(Task):
 
 
 class CheckedSend:
-    """Replaces an app's ``send_task``: checks the limits of a task, and of those after it, first.
+    """Replaces an app's ``send_task``, see :class:`~celery_throttle.Throttle`: checks limits first.
+
+    It checks those of the task, and of the tasks that follow it.
 
     Every way to send a task of the app comes here: methods, signatures, names, Celery's beat. So a
     mistake in the limits of a task fails only that task.

@@ -44,7 +44,7 @@ class Wait(NamedTuple):
 class ClaimStatus(Enum):
     """How far the task of a claim has come in this worker."""
 
-    BOOKED = "booked"  # it waits for its start
+    HELD = "held"  # it waits for its start
     DELIVERED = "delivered"  # Celery has the message
     STARTED = "started"  # the pool has the task
     #: The task left this worker: requeued, or into quarantine. Nothing in this worker may run it.
@@ -66,7 +66,7 @@ class Claim:
     start_by: float
     #: What was taken with the task, if its run settles.
     takes: Sequence[Taken] = ()
-    status: ClaimStatus = ClaimStatus.BOOKED
+    status: ClaimStatus = ClaimStatus.HELD
 
     @property
     def name(self) -> str:
@@ -214,7 +214,7 @@ class Claims:
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""
         if self._held.pop(claim.token, None) is not None:
-            delivered = claim.status is not ClaimStatus.BOOKED
+            delivered = claim.status is not ClaimStatus.HELD
             self._to_requeue.append(claim.token if delivered else -claim.token)
             claim.status = ClaimStatus.RETURNED
 

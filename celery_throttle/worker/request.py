@@ -22,7 +22,7 @@ from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.messages.publishing import remove_broker_headers
 from celery_throttle.tasks.step_out import TaskThrottled
 from celery_throttle.worker.admission.gate import gate_of
-from celery_throttle.worker.admission.requested_limits import pass_units
+from celery_throttle.worker.admission.request_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
 from celery_throttle.worker.hooks.announcements import note_new, restart_fields, send_receipt
 from celery_throttle.worker.hooks.strategies import ReceivedBeforeError
@@ -62,6 +62,8 @@ class GatedRequest:
         if admitted is not None and admitted.throttle_state.status is Status.IN_STRATEGY:
             self.throttle_state = admitted.throttle_state
         elif getattr(message, "received", False):
+            # Celery's strategy would announce the task as received a second time. Ours catches the
+            # error, see `hooks/strategies.py`, and goes on with the request.
             self.throttle_state.waited = True
             raise ReceivedBeforeError(self)
         note_new(self)

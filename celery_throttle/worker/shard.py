@@ -149,7 +149,7 @@ class Shard:
             self.slots,
             new_token,
             connection.routing,
-            parked=lambda wait: self._poller.poll_in(wait - tuning.BOOKING_HORIZON_SECONDS),
+            on_parked=lambda wait: self._poller.poll_in(wait - tuning.BOOKING_HORIZON_SECONDS),
         )
 
     def start(self) -> None:

@@ -20,7 +20,8 @@ Each request has one :class:`TaskState`. It has one of these statuses::
 
 What the diagram leaves out: a task may end before it runs; an error delays any task that does not
 run yet; a delayed task may be sent back to its queue, which parks it; a booked task that missed its
-start is decided about once more. Other transitions are refused.
+start is decided about once more. Other transitions are refused. A claimed task whose units were
+not taken with it (it was revoked, say) begins as RECEIVED.
 
 A task with its own strategy is admitted before the strategy gets the message. The strategy may make
 another request of the message, which then has the same state.
@@ -144,7 +145,7 @@ class TaskState:
     requirement: Requirement | None = None  #: what its arguments require, once it was read
     required_by: TaskLimits | None = None  #: the limits by which it was read
     #: The limits that it declares together with those it requested, once they were joined; see
-    #: `admission/requested_limits.py`.
+    #: `admission/request_limits.py`.
     joined: tuple[TaskLimits | None] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final

@@ -11,7 +11,7 @@ from uuid import uuid4
 from celery_throttle.errors import ThrottleError
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker.admission.gate import Gate, attach_gates
-from celery_throttle.worker.admission.requested_limits import has_limits, limits_of
+from celery_throttle.worker.admission.request_limits import has_limits, limits_of
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.split_limits import SplitLimits
 from celery_throttle.worker.hooks import internals

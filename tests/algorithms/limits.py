@@ -127,7 +127,11 @@ LIMITS: Mapping[str, tuple[Limits, ...]] = {
         _adaptive(bursts)
         for bursts in (st.just(1), _few, st.sampled_from([0.001, 0.3]), st.just(0.9999999999))
     ),
-    CONCURRENCY: tuple(st.just(Limit(Concurrency(slots))) for slots in (1, 2, 3, 5)),
+    CONCURRENCY: (
+        *(st.just(Limit(Concurrency(slots))) for slots in (1, 2)),
+        st.sampled_from([Limit(Concurrency(3)), Limit(Concurrency(3), lowest=2, latency_us=1)]),
+        st.sampled_from([Limit(Concurrency(5)), Limit(Concurrency(5), lowest=1)]),
+    ),
 }
 any_rate: Limits = st.one_of(*(limit for algorithm in RATES for limit in LIMITS[algorithm]))
 any_slots: Limits = st.one_of(*LIMITS[CONCURRENCY])

@@ -16,11 +16,13 @@ from celery_throttle.algorithms.adaptive import (
 )
 from celery_throttle.algorithms.escalation import MAX_STOP_US, ROW_MEMORY_US
 from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.algorithms.slots import Slots
 from celery_throttle.limits.feedback import (
     ADAPTIVE_STOP_SECONDS,
     DEFAULT_STOP_SECONDS,
     Feedback,
 )
+from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.script import pack_command
@@ -303,13 +305,20 @@ def test_it_does_not_grow_while_nobody_asks() -> None:
     assert share_of(local) == low + low // 100
 
 
-@shown(400, ["adaptive"], learning)
+@shown(400, ["adaptive", CONCURRENCY], learning)
 def test_its_bounds_are_never_left(side: Side, trace: list[Step]) -> Playing[None]:
     """Whatever the feedback; `test_bounds` shows that no more is admitted than at the highest."""
     for step in trace:
         yield from side.play(step)
         (state,) = side.local._states.get(side.ref, (None,))
         if state is None:
+            continue
+        if isinstance(state, Slots):
+            assert (
+                (side.limit.lowest or side.limit.burst)
+                <= state.in_force(side.limit)
+                <= side.limit.burst
+            )
             continue
         assert isinstance(state, Adaptive)
         assert side.limit.lowest_share <= state.rate.share <= 1_000_000

@@ -99,6 +99,8 @@ def most_bytes(limit: Limit) -> int:
         return 8 + 3 + 6 * 8
     if limit.algorithm == "sliding-window":
         return 8 + 3 + 8 * (3 + limit.parts + 1)
+    if limit.algorithm == CONCURRENCY and limit.is_adaptive:
+        return 8 + 3 + 8 * 4
     return 8 + 3 + 8 * numbers[limit.algorithm]
 
 

@@ -14,7 +14,8 @@ def test_it_ends_with_advice(shell: Shell) -> None:
     output = shell.run("report", "day", "--since", "10m")
     assert "limit day: 100/d burst 100" in output
     assert "1: 1 by the limit" in output
-    assert output.splitlines()[-1].startswith("Effective. Leave it as it is: ")
+    assert "since it came into force, or was first recorded" in output
+    assert output.splitlines()[-1].startswith("Unknown. It was recorded for ")
     found = shell.json("report", "day")
     assert (found["totals"]["granted"], found["totals"]["refused"]["limit"]) == (100, 1)
 

@@ -17,7 +17,7 @@ import urllib3
 
 from celery_throttle import throttled, wrap
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
-from celery_throttle.clients.guard import GuardedLimits
+from celery_throttle.clients.calls.guard import GuardedLimits
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
 from celery_throttle.limiter.handle import LimitHandle

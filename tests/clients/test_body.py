@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.clients import body as body_module
-from celery_throttle.clients.body import WatchedBody
+from celery_throttle.clients.calls import body as body_module
+from celery_throttle.clients.calls.body import WatchedBody
 from celery_throttle.clients.profiles.models import ANTHROPIC, GOOGLE, OPENAI
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}

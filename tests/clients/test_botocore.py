@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 from celery_throttle import Limiter, Throttled, throttled
 from celery_throttle.clients.answer import of_error
-from celery_throttle.clients.profile import Meaning
 from celery_throttle.clients.profiles import AWS
-from celery_throttle.clients.reading import read
+from celery_throttle.clients.profiles.profile import Meaning
+from celery_throttle.clients.profiles.reading import read
 from tests.clients.aws import S3, DynamoDB, client_of, error_of_dynamodb, error_of_s3
 from tests.clients.vendors import Reply
 
@@ -30,13 +30,6 @@ LIMITS = {
     "pool": "2 at once",
 }
 MODES = ("legacy", "standard", "adaptive")
-
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
 
 
 @pytest.fixture

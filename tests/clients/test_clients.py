@@ -45,6 +45,7 @@ LIMITS = {
     "tokens": "1000/d burst 1000",
     "open": "1/h outage open",
     "moves": "adaptive 10..100/s burst 100",
+    "learned": "adaptive 2..10 at once",
 }
 
 Make = Callable[..., Client]
@@ -55,13 +56,6 @@ def api() -> Iterator[Api]:
     api = Api()
     yield api
     api.close()
-
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
 
 
 @pytest.fixture
@@ -357,6 +351,18 @@ def test_an_adaptive_limit_hears_of_every_answer(make: Make, limiter: Limiter, a
     client.get()  # ends the row
     client.get()
     assert (limiter["moves"].peek().retry_after or 0) <= 0.2
+
+
+@every
+def test_adaptive_slots_follow_the_answers(make: Make, limiter: Limiter, api: Api) -> None:
+    """A request has its slot while the limit learns from its answer."""
+    client, numbers = make(limiter["learned"]), []
+    api.answers = [Answer(200), Answer(429), Answer(429), Answer(401), Answer(429), Answer(429)]
+    for _ in range(6):
+        client.get()
+        limiter["learned"].resume()
+        numbers.append(limiter["learned"].peek().remaining)
+    assert [limiter["learned"].status().usage[0].used, *numbers] == [0, 10, 7, 4, 4, 2, 2]
 
 
 @every

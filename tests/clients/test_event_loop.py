@@ -56,13 +56,6 @@ def openai_client(api: Vendor) -> openai.AsyncOpenAI:
 
 
 @pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
-@pytest.fixture
 def api(request: pytest.FixtureRequest) -> Iterator[Vendor]:
     kind = Anthropic if "anthropic" in request.node.name else OpenAI
     quantities = ("requests", "tokens", "input-tokens", "output-tokens")

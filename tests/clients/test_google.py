@@ -58,13 +58,6 @@ def refusal(quota: str, wait: float) -> Reply:
 
 
 @pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
-@pytest.fixture
 def api() -> Iterator[Gemini]:
     api = Gemini({"requests": 60_000, "tokens": 6_000_000})
     yield api

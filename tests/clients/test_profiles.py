@@ -12,7 +12,6 @@ import pytest
 
 from celery_throttle.clients import profiles
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.profile import Meaning, Profile, Quota, Reset
 from celery_throttle.clients.profiles.aws import AWS
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.models import (
@@ -25,6 +24,8 @@ from celery_throttle.clients.profiles.models import (
     OPENAI,
     TOGETHER,
 )
+from celery_throttle.clients.profiles.profile import Meaning, Profile, Quota, Reset
+from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.clients.profiles.services import (
     DISCORD,
     GITHUB,
@@ -35,7 +36,6 @@ from celery_throttle.clients.profiles.services import (
     STRIPE,
     TWILIO,
 )
-from celery_throttle.clients.reading import Reading, read
 
 NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from celery_throttle.clients import reading
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.fields import MAX_DELAY_SECONDS, MAX_HEADER_CHARACTERS
-from celery_throttle.clients.profile import Meaning
+from celery_throttle.clients.profiles import reading
+from celery_throttle.clients.profiles.fields import MAX_DELAY_SECONDS, MAX_HEADER_CHARACTERS
 from celery_throttle.clients.profiles.generic import GENERIC
-from celery_throttle.clients.reading import Reading
+from celery_throttle.clients.profiles.profile import Meaning
+from celery_throttle.clients.profiles.reading import Reading
 
 NOW = 1_700_000_000.0
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"  # the same

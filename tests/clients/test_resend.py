@@ -38,13 +38,6 @@ def api() -> Iterator[Api]:
 
 
 @pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
-@pytest.fixture
 def make(request: pytest.FixtureRequest, api: Api) -> Iterator[Make]:
     """Makes clients of one kind."""
     made: list[Client] = []

@@ -26,13 +26,6 @@ OVERLOADED = Reply(529, {"type": "error", "error": {"type": "overloaded_error"}}
 
 
 @pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
-@pytest.fixture
 def openai_api() -> Iterator[OpenAI]:
     api = OpenAI({"requests": 60_000, "tokens": 6_000_000})
     yield api

@@ -122,13 +122,6 @@ SDKS = {
 }
 
 
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
-
-
 @pytest.fixture(params=SDKS)
 def sdk(request: pytest.FixtureRequest) -> Any:
     return SDKS[request.param]

@@ -26,6 +26,7 @@ ALGORITHMS = pages.table(PAGE, "Which clauses can be combined")
 HEADS = {name: f"10/d using {name}" for name in grammar.ALGORITHMS} | {
     "adaptive": "adaptive 1..10/d",
     "at once": "10 at once",
+    "adaptive`, `at once": "adaptive 2..10 at once",
 }
 CLAUSES = {
     "burst": ["burst 5"],

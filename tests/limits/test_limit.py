@@ -114,6 +114,13 @@ def adaptive_limits(draw: st.DrawFn) -> Limit:
     )
 
 
+@st.composite
+def adaptive_slots(draw: st.DrawFn) -> Limit:
+    slots = draw(st.integers(1, MAX_SLOTS))
+    lowest, latency = draw(st.integers(1, slots)), draw(st.none() | st.integers(1, HOUR))
+    return Limit(Concurrency(slots), lowest=lowest, latency_us=latency)
+
+
 bare_limits = st.one_of(
     adaptive_limits(),
     meters(),
@@ -121,6 +128,7 @@ bare_limits = st.one_of(
     sliding_windows(),
     st.builds(lambda rate: Limit(rate, algorithm="sliding-log"), rates),
     st.builds(lambda slots: Limit(Concurrency(slots)), st.integers(1, MAX_SLOTS)),
+    adaptive_slots(),
 )
 limits = bare_limits | st.builds(
     replace,
@@ -426,6 +434,11 @@ class TestLimit:
         ("text", "limit"),
         [
             ("adaptive 10..100/s", Limit(Rate(100, SECOND), 1, ADAPTIVE, lowest=10)),
+            ("adaptive 2..50 at once", Limit(Concurrency(50), lowest=2)),
+            (
+                "Adaptive 2 .. 50 at once latency 2s max-waiting 5",
+                Limit(Concurrency(50), lowest=2, latency_us=2 * SECOND, max_waiting=5),
+            ),
             ("Adaptive  5 .. 5 / h", Limit(Rate(5, HOUR), 1, ADAPTIVE, lowest=5)),
             (
                 "adaptive 1..1000/m latency 500ms burst 20 outage open",
@@ -458,6 +471,16 @@ class TestLimit:
             ("adaptive 1..10/s latency 2h", "is out of range; allowed"),
             ("adaptive 1..10/s parts 2", "'parts' does not apply to adaptive; it is for sliding"),
             ("3 at once latency 3ms", "'latency' does not apply to '3 at once'"),
+            ("adaptive 3 at once", "'3' is not a range of numbers of slots; allowed: '<lowest>.."),
+            ("adaptive 0..3 at once", "lowest number of slots 0 is out of range; allowed: whole"),
+            ("adaptive 4..3 at once", "lowest number of slots 4 is out of range; allowed: whole"),
+            (
+                "adaptive x..3 at once",
+                "lowest number of slots 'x' in 'adaptive x..3 at once' is not",
+            ),
+            ("adaptive 1..3 at once latency 2h", "is out of range; allowed"),
+            ("adaptive 1..3 at once burst 2", "'burst' does not apply to 'adaptive 1..3 at once'"),
+            ("adaptive 1..3 at once shadow", "'shadow' does not apply to 'at once'"),
         ],
     )
     def test_an_adaptive_limit_that_is_wrong_says_why(self, text: str, why: str) -> None:
@@ -466,9 +489,11 @@ class TestLimit:
         assert why in str(caught.value)
         assert repr(text) in str(caught.value)
 
-    def test_slots_have_no_bounds(self) -> None:
+    def test_only_adaptive_limits_have_a_lowest_number(self) -> None:
         with pytest.raises(LimitValueError, match="lowest 2 is for adaptive limits only"):
-            Limit(Concurrency(3), lowest=2)
+            Limit(Rate(3, SECOND), lowest=2)
+        with pytest.raises(LimitValueError, match="lowest number of slots 4 is out of range"):
+            Limit(Concurrency(3), lowest=4)
 
     def test_slots_are_a_limit_of_an_algorithm_of_their_own(self) -> None:
         limit = Limit.parse("10 at once")
@@ -898,6 +923,8 @@ class TestDefinition:
             ("1/s", "1/s burst 2", False),
             ("5/d using fixed-window in UTC", "5/d using fixed-window in Europe/Berlin", False),
             ("adaptive 1..5/s", "adaptive 2..5/s", False),
+            ("adaptive 1..5 at once", "adaptive 2..5 at once", False),
+            ("adaptive 5..5 at once", "5 at once", False),
         ],
     )
     def test_limits_that_decide_the_same_have_one_identity(
@@ -1048,7 +1075,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = own_types()
-        assert len(found) == 22
+        assert len(found) == 23
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 

@@ -160,6 +160,50 @@ def test_reports(lines: Protocol) -> None:
     assert "refused 10 requests" in report.advice
 
 
+def test_the_report_of_a_young_limit_divides_by_the_time_since_it_came_into_force(
+    lines: Protocol,
+) -> None:
+    """It is saturated since it was registered, five minutes before a report of a day."""
+    take(lines, 10)
+    for number in range(310):
+        lines.park(f"t{number}", ["api"])
+    for _ in range(300):
+        lines.now += SECOND
+        record(lines)
+        lines.claim()
+    report = lines.limiter["api"].report(86_400)
+    # The first record says what was counted ten seconds before it, at most.
+    assert report.use == pytest.approx(310 / (10 + 300), abs=10 / 310)
+    assert (report.at_limit, report.verdict) == (1, "too strict")
+    length = (report.periods[-1].end - report.periods[0].start).total_seconds()
+    assert 300 <= length <= 320
+
+
+def test_the_use_of_a_changed_limit_is_that_since_the_change(lines: Protocol) -> None:
+    api = lines.limiter["api"]
+    for _ in range(30):
+        record(lines)
+        take(lines, 10)
+        lines.now += 10 * SECOND
+    api.define("1/10s")
+    for _ in range(30):
+        record(lines)
+        take(lines, 1)
+        lines.now += 10 * SECOND
+    report = api.report(3600)
+    assert report.totals.granted == 330
+    assert report.use == pytest.approx(30 / 31, abs=0.04)
+
+
+def test_the_report_of_a_limit_with_keys_names_the_worst_key(lines: Protocol) -> None:
+    lines.limiter["api", "acme"].pause(60)
+    for number in range(7):
+        lines.park(f"t{number}", [("api", "acme")])
+    report = lines.limiter["api"].report(60)
+    assert report.top_keys == (("acme", 7),)
+    assert "Most wait for the key 'acme': 7 tasks." in report.advice
+
+
 def test_the_report_of_a_shadow_limit(lines: Protocol) -> None:
     for _ in range(6):
         record(lines)

@@ -36,7 +36,7 @@ from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import begin_once, is_stored
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
-from celery_throttle.operations.define import recheck_waiters, register_missing
+from celery_throttle.operations.define import make_due, register_missing
 from celery_throttle.operations.fan_outs import outcomes_call
 from celery_throttle.operations.lines import discard, scan_call
 from celery_throttle.operations.rules import pack_report, report_rules
@@ -71,7 +71,7 @@ LIMITS = {
     "parts": "100/h using sliding-window",
     "day": "100/d using fixed-window in Europe/Berlin",
     "learned": "adaptive 10..100/s",
-    "slots": "2 at once",
+    "slots": "adaptive 1..2 at once",
 }
 
 LEASE = 30.0
@@ -261,7 +261,7 @@ def stop_limits(tour: Tour) -> None:
         throttle[name].pause(None)
         throttle[name].reset()
         assert not throttle[name].peek().paused
-        tour.see(recheck_waiters(throttle.plans, ref.name))
+        tour.see(make_due(throttle.plans, ref.name))
     assert set(throttle.pause_all(60)) == set(LIMITS)
     assert set(throttle.resume_all()) == set(LIMITS)
     assert tour.see(begin_once(throttle.observer, "pause", 60))

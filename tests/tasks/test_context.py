@@ -32,7 +32,7 @@ from celery_throttle.tasks.context import (
     return_unused_units,
 )
 from celery_throttle.tasks.step_out import Item, TaskThrottled
-from celery_throttle.worker.admission.requested_limits import (
+from celery_throttle.worker.admission.request_limits import (
     limits_of,
     pass_units,
     requirement_of,

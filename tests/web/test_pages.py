@@ -186,7 +186,7 @@ def test_a_report(site: Site) -> None:
     page = site.read("/limits/day/report?hours=0.25")
     assert "Units granted 50, " in page
     assert "Refused by API 0" in page
-    assert "Idle. Keep it" in page
+    assert "Unknown. It was recorded for" in page
     assert "Report on day" in site.read("/limits/day/report")
     assert "allowed: from one second to seven days" in site.read(
         "/limits/day/report?hours=999", 400

@@ -2,10 +2,15 @@
 
 ::
 
-    generic.py   headers that many APIs share, those of the IETF's drafts among them
-    models.py    language models: OpenAI and those who copy its API, Anthropic, Google
-    aws.py       AWS, Bedrock included
-    services.py  Stripe, GitHub, Shopify, Slack, Twilio, HubSpot, Salesforce, Discord
+    profile.py        what a profile holds
+    reading.py        what an answer says, by a profile
+    fields.py         the header fields of a profile, as quotas
+    header_values.py  how answers write numbers, times and lists
+
+    generic.py        headers that many APIs share, those of the IETF's drafts among them
+    models.py         language models: OpenAI and those who copy its API, Anthropic, Google
+    aws.py            AWS, Bedrock included
+    services.py       Stripe, GitHub, Shopify, Slack, Twilio, HubSpot, Salesforce, Discord
 """
 
 from celery_throttle.clients.profiles.aws import AWS

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-from celery_throttle.clients.header_values import parse_milliseconds
-from celery_throttle.clients.profile import Meaning, Profile, Quantity, Sign, Units, Wait
 from celery_throttle.clients.profiles.generic import OVERLOADS, REFUSALS
+from celery_throttle.clients.profiles.header_values import parse_milliseconds
 from celery_throttle.clients.profiles.models import TOKENS, count_input
+from celery_throttle.clients.profiles.profile import Meaning, Profile, Quantity, Sign, Units, Wait
 
 #: Codes of botocore's group "throttling".
 THROTTLING_CODES = (

@@ -14,8 +14,8 @@ from typing import Any
 
 from http_sf import Token
 
-from celery_throttle.clients.fields import Fields
-from celery_throttle.clients.header_values import (
+from celery_throttle.clients.profiles.fields import Fields
+from celery_throttle.clients.profiles.header_values import (
     Parameters,
     parse_dictionary,
     parse_list,
@@ -23,7 +23,7 @@ from celery_throttle.clients.header_values import (
     parse_reset,
     parse_used_of,
 )
-from celery_throttle.clients.profile import (
+from celery_throttle.clients.profiles.profile import (
     REQUESTS,
     Meaning,
     Profile,

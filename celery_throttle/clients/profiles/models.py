@@ -7,8 +7,14 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from celery_throttle.clients.header_values import parse_duration
-from celery_throttle.clients.profile import (
+from celery_throttle.clients.profiles.generic import (
+    OVERLOADS,
+    REFUSALS,
+    RETRY_AFTER,
+    openai_headers,
+)
+from celery_throttle.clients.profiles.header_values import parse_duration
+from celery_throttle.clients.profiles.profile import (
     REQUESTS,
     Meaning,
     Profile,
@@ -17,12 +23,6 @@ from celery_throttle.clients.profile import (
     Sign,
     Units,
     Wait,
-)
-from celery_throttle.clients.profiles.generic import (
-    OVERLOADS,
-    REFUSALS,
-    RETRY_AFTER,
-    openai_headers,
 )
 
 READ_ON = date(2026, 11, 25)

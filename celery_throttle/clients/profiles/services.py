@@ -7,9 +7,16 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any
 
-from celery_throttle.clients.fields import Fields
-from celery_throttle.clients.header_values import parse_used_of
-from celery_throttle.clients.profile import (
+from celery_throttle.clients.profiles.fields import Fields
+from celery_throttle.clients.profiles.generic import (
+    OVERLOADS,
+    REFUSALS,
+    RETRY_AFTER,
+    SHOPIFY_HEADER,
+    read_used_of,
+)
+from celery_throttle.clients.profiles.header_values import parse_used_of
+from celery_throttle.clients.profiles.profile import (
     REQUESTS,
     Meaning,
     Profile,
@@ -18,13 +25,6 @@ from celery_throttle.clients.profile import (
     Sign,
     Units,
     Wait,
-)
-from celery_throttle.clients.profiles.generic import (
-    OVERLOADS,
-    REFUSALS,
-    RETRY_AFTER,
-    SHOPIFY_HEADER,
-    read_used_of,
 )
 
 READ_ON = date(2026, 11, 25)

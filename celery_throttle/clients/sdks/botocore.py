@@ -17,8 +17,8 @@ from botocore.eventstream import EventStreamBuffer
 from botocore.parsers import ResponseParserError, create_parser
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
-from celery_throttle.clients.guard import Guard, GuardedLimits
+from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.guard import Guard, GuardedLimits
 from celery_throttle.clients.profiles.aws import AWS
 from celery_throttle.clients.urllib3 import watch_body
 from celery_throttle.store.steps import run_steps

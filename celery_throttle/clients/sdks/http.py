@@ -10,8 +10,8 @@ from functools import cache, wraps
 from importlib import import_module
 from typing import Any
 
-from celery_throttle.clients.guard import GuardedLimits
-from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.calls.guard import GuardedLimits
+from celery_throttle.clients.calls.transport import Interrupt
 from celery_throttle.clients.profiles.models import (
     ANTHROPIC,
     AZURE_OPENAI,
@@ -22,7 +22,7 @@ from celery_throttle.clients.profiles.models import (
     OPENAI,
     TOGETHER,
 )
-from celery_throttle.clients.transport import Interrupt
+from celery_throttle.clients.profiles.profile import Profile
 
 #: The vendors that copy OpenAI's API, by a part of the address.
 _COMPATIBLE = {

@@ -39,12 +39,12 @@ _unpack = lru_cache(maxsize=1024)(definitions.unpack)
 
 
 class ClauseState(NamedTuple):
-    """The state of one clause of a limit as ``capacity.lua`` replies it."""
+    """The state of one clause of a limit as ``read_states.lua`` replies it."""
 
     amount: int  #: units that can pass at once, in millionths
     full: int  #: microseconds until nothing is in use
     wait: int  #: microseconds until one unit can pass
-    share: int  #: the current rate, in millionths of the defined rate
+    share: int  #: the current rate, or number of slots, in millionths of the defined one
 
 
 class Availability(NamedTuple):
@@ -131,7 +131,7 @@ def _add_stored_states(
         requirement = Requirement(tuple(refs), (MILLION,) * len(refs))
         names, args = ref_arguments(observer.keys, requirement)
         names.insert(0, observer.keys.limits)
-        status, *rows = yield observer.call("capacity", names, int(has_keys(refs)), *args)
+        status, *rows = yield observer.call("read_states", names, int(has_keys(refs)), *args)
         if status != _UNKNOWN:
             for ref, (paused, *numbers) in zip(refs, rows, strict=True):
                 fours = zip(*[iter(numbers)] * 4, strict=True)

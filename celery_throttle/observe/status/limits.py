@@ -200,7 +200,9 @@ def _read_usages(found: Availability) -> tuple[Usage, ...]:
     usages = []
     for limit, state in zip(found.limits, found.states, strict=True):
         left, share = state.amount / MILLION, state.share / MILLION
-        used = limit.burst - left
+        # Of adaptive slots fewer may be in force. Of those in use, no more than these are shown.
+        in_force = limit.burst * state.share // MILLION if has_slots(limit) else limit.burst
+        used = in_force - left
         usages.append(Usage(str(limit), used, limit.burst, state.full / MICROSECONDS, share))
     return tuple(usages)
 

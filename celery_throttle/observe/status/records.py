@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -49,9 +50,12 @@ def record_totals(observer: Observer) -> Plan[None]:
 
 
 def read_periods(
-    observer: Observer, name: str, seconds: float, parts: int
+    observer: Observer, name: str, seconds: float, parts: int, *, since: datetime | None = None
 ) -> Plan[tuple[Period, ...]]:
     """Return what was counted at a limit in the last seconds, in equal parts.
+
+    ``since``: when the limit came into force. The time before that, and before its first record, is
+    left out; there may be fewer parts then.
 
     Raises:
         LimitValueError: it is more than a week, or less than a second.
@@ -69,7 +73,28 @@ def read_periods(
     known = sorted({one.at: one for one in [*older, *known]}.values())
     if not known and last.counters:  # recorded by nobody yet: all is of the last period
         known = [_Record(last.at - to_us(RECORD_SECONDS), last.waiting, {})]
-    return _divide([*known, last], last.at - to_us(seconds), parts)
+    start = last.at - to_us(seconds)
+    if since is not None:
+        known, first = _begin_at(known, min(to_us(since.timestamp()), last.at - 1))
+        # No less than the time between two records: a rate of some moments says nothing.
+        start = max(start, min(first, last.at - to_us(RECORD_SECONDS)))
+        parts = max(1, min(parts, (last.at - start) // to_us(RECORD_SECONDS)))
+    return _divide([*known, last], start, parts)
+
+
+def _begin_at(known: list[_Record], since: int) -> tuple[list[_Record], int]:
+    """Return records whose first is no earlier than the limit, and the time (us) of their first.
+
+    ``since``: when (us) the limit came into force. The first record of a new limit is made for the
+    records before, up to ten seconds earlier.
+    """
+    if not known:
+        return known, since
+    first, *others = known
+    is_new = not first.counters and first.at < since and all(one.at > since for one in others)
+    if is_new:
+        first = first._replace(at=since)
+    return [first, *others], min(first.at, since)
 
 
 def check_recorded(seconds: float) -> None:

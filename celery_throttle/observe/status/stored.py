@@ -133,7 +133,7 @@ def read_stored(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[Limit
             names += (keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
             names += (keys.own_keys(ref.name), keys.backlog(ref))
             args += (ref.name, keys.field(ref))
-        now, *rows = yield observer.call("read_status", [*names, keys.totals()], *args)
+        now, *rows = yield observer.call("read_stored", [*names, keys.totals()], *args)
         for ref, row in zip(batch, rows, strict=True):
             found[ref] = _read_row(ref, row, int(now), of_code.get(ref.name, ()))
     # The pause of a limit is also one of its keys.
@@ -172,7 +172,7 @@ def limits_in_force(name: str, clauses: tuple[str, ...]) -> Limits:
 
 
 def _read_row(ref: LimitRef, row: Sequence[Any], now: int, of_code: Sequence[Limit]) -> LimitStatus:
-    """Return the status of a row of ``read_status.lua``."""
+    """Return the status of a row of ``read_stored.lua``."""
     layer, since, text, ends, given, about, weight, paused, pause_origin = row[:9]
     paused_keys, own_keys, waiting, waiting_keys, totals, needs_keys = row[9:]
     origin = None

@@ -1,6 +1,7 @@
 """The gate: may this task run now? If not, it joins its line and leaves the worker.
 
-A decision is the :class:`Status` that the task has from then on; only ``ADMITTED`` lets it run.
+A decision is the :class:`Status` that the task has from then on (``PARKED`` once its message is
+acknowledged); only ``ADMITTED`` lets it run.
 Laws at stake here: *never over* (a start is booked only with its units taken: by the server, or
 during an outage, when there are no lines, from this worker's share), *never lost* (an error leaves
 the message unacknowledged) and *no surprise* (revoked and expired tasks never reach the decision,
@@ -35,7 +36,7 @@ from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import DecisionBatch, book_or_park
 from celery_throttle.worker.admission.quota import Quota
-from celery_throttle.worker.admission.requested_limits import (
+from celery_throttle.worker.admission.request_limits import (
     has_limits,
     limits_of,
     requirement_of,
@@ -44,13 +45,13 @@ from celery_throttle.worker.admission.requested_limits import (
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.announcements import announce_admission, announce_release
+from celery_throttle.worker.hooks.announcements import announce_admission, announce_end_of_wait
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, fail
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import WaitingPolicy, may_be_parked
+from celery_throttle.worker.waiting.park import WaitingPolicy, may_be_in_line
 
 logger = get_logger(__name__)
 
@@ -95,7 +96,7 @@ class Gate:
         """
         status = self._decide(request, self._decide_arrived)
         if status is Status.ADMITTED:
-            waited = announce_release(request)
+            waited = announce_end_of_wait(request)
             if signals.task_admitted.receivers and has_limits(self.throttle, request):
                 announce_admission(request, waited)
         return status
@@ -116,7 +117,7 @@ class Gate:
         task: TaskState = request.throttle_state
         status = task.arrive_at_gate()
         if status is Status.BOOKED or self.slots.holds(request):
-            return self._start_booked(request)
+            return self._admit_booked(request)
         claim = task.claim
         if claim is not None and not claim.start():
             state.task_ready(request)
@@ -141,9 +142,9 @@ class Gate:
             status = self._deferred.add(request)
         else:
             status = self._book(request, limits, requirement)
-        return self._start_booked(request) if status is Status.BOOKED else status
+        return self._admit_booked(request) if status is Status.BOOKED else status
 
-    def _start_booked(self, request: Any) -> Status:
+    def _admit_booked(self, request: Any) -> Status:
         """Start a request that has its units, at its time."""
         task: TaskState = request.throttle_state
         seconds = task.seconds_to_start()
@@ -157,10 +158,14 @@ class Gate:
     # The units of a request, which book its start. All of these raise StoreError.
 
     def _book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
-        """Book the start of a request that has a process, or else let it wait."""
+        """Book the start of a request that has a process, or else let it wait.
+
+        If no quota is known to be left, the call that parks the task decides once more: units may
+        have come back since, and nothing may come between the decision and its line.
+        """
         # Slots are never taken ahead, so the call that parks a task takes them as well. So it does
         # for a run that settles: of units that are taken for several starts, none is known alone.
-        ahead = not (limits.slots or limits.settles or may_be_parked(request))
+        ahead = not (limits.slots or limits.settles or may_be_in_line(request))
         if self.waiting.in_lines and ahead:
             status = self._quota.book(request, requirement)
             if status is not None:
@@ -170,8 +175,8 @@ class Gate:
     def _book_in_outage(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
         """Decide without the server. A task that may be in a line must not run here as well."""
         task: TaskState = request.throttle_state
-        parked = self.waiting.in_lines and may_be_parked(request)
-        wait = None if parked else self.outage.wait(requirement, waited=task.waited_in_outage)
+        in_line = self.waiting.in_lines and may_be_in_line(request)
+        wait = None if in_line else self.outage.wait(requirement, waited=task.waited_in_outage)
         task.waited_in_outage = bool(wait)
         if wait != 0.0:
             return self.delayed.add(request, wait)

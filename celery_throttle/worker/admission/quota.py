@@ -27,7 +27,7 @@ from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.requested_limits import limits_of, requirement_of
+from celery_throttle.worker.admission.request_limits import limits_of, requirement_of
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import Timers
@@ -124,7 +124,7 @@ class Quota:
             CostError, UnknownLimitError: see :func:`.replies.check_reply`.
         """
         now = time.monotonic()
-        if self._is_known(requirement, now):  # or its start would have been used
+        if self._has_block(requirement, now):  # or its start would have been used
             return None
         self._call(self._want(requirement, now), now)
         return self._use(requirement, time.monotonic())
@@ -135,7 +135,7 @@ class Quota:
         if block is not None and not block.starts:
             del self._blocks[requirement]
 
-    def _is_known(self, requirement: Requirement, now: float) -> bool:
+    def _has_block(self, requirement: Requirement, now: float) -> bool:
         """Return whether there are starts, or the limit was full a moment ago."""
         block = self._blocks.get(requirement)
         return block is not None and block.lasts(now)
@@ -153,7 +153,7 @@ class Quota:
         now = time.monotonic()
         most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
         is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
-        may_gather = is_fast and not self._is_known(requirement, now) and not self._is_readmitting
+        may_gather = is_fast and not self._has_block(requirement, now) and not self._is_readmitting
         return may_gather and not any(self.queued())
 
     def _gather(self, request: Any) -> Status:
@@ -241,7 +241,7 @@ class Quota:
             requirement = requirement_of(limits, request)
         except ThrottleError:  # it is raised again at the gate
             return None
-        return None if self._is_known(requirement, now) else self._want(requirement, now)
+        return None if self._has_block(requirement, now) else self._want(requirement, now)
 
 
 def _is_certain(request: Any) -> bool:

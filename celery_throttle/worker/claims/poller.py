@@ -4,7 +4,7 @@ Laws at stake here: *never idle*, and *never in the way* (a task is claimed only
 where tasks queue for processes, the lines queue with them).
 
 The path of one task: the scheduler lets the poller of its shard poll; the claim call (``call.py``)
-brings the task; it is held under a claim (``claims.py``) and given to Celery (``dispatch.py``).
+brings the task; it is held under a claim (``../claim.py``) and given to Celery (``dispatch.py``).
 """
 
 from __future__ import annotations

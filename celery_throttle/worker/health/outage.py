@@ -239,7 +239,9 @@ class Fallback:
 
         None if there are fewer slots than workers, so that this worker has no share of them.
         """
-        shares = [limit.burst // self.workers for limit in limits if has_slots(limit)]
+        # No feedback arrives during an outage, so adaptive slots are as few as they may be.
+        slots = [limit.lowest or limit.burst for limit in limits if has_slots(limit)]
+        shares = [number // self.workers for number in slots]
         return None if 0 in shares else all(self.held_slots(ref) < slots for slots in shares)
 
     def _ensure_share(self, ref: LimitRef, limits: Sequence[Limit], cost: int, now: int) -> bool:

@@ -168,7 +168,7 @@ def announce_wait(
         logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
-def announce_release(request: Any) -> float:
+def announce_end_of_wait(request: Any) -> float:
     """Announce that a task is about to start, if it has waited; return the seconds of its wait."""
     wait: Wait | None = request.throttle_state.end_wait()
     if wait is None:

@@ -164,7 +164,7 @@ class ParkingPolicy(WaitingPolicy):
 
     routing: Routing
     #: Called with the seconds after which a task that was just parked could run.
-    parked: Callable[[float], None]
+    on_parked: Callable[[float], None]
 
     in_lines = True
 
@@ -191,7 +191,7 @@ class ParkingPolicy(WaitingPolicy):
             requirement,
             mode,
             identity=identity(request),
-            redelivered=may_be_parked(request),
+            redelivered=may_be_in_line(request),
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
             holder=holder,
             lease=self.throttle.settings.lease,
@@ -213,7 +213,7 @@ class ParkingPolicy(WaitingPolicy):
         wait, expected = wait_to_seconds(wait_us), wait_to_seconds(expected_us)
         # Some worker polls already for a line that has tasks, and a resume wakes one.
         if wait is not None and position == 1:
-            self.parked(wait)
+            self.on_parked(wait)
         ref = requirement.refs[index - 1]
         announce_wait(request, limits, ref, retry_after=wait, position=position, expected=expected)
         return Status.PARKED
@@ -240,7 +240,7 @@ class ParkingPolicy(WaitingPolicy):
         return done
 
 
-def may_be_parked(request: Any) -> bool:
+def may_be_in_line(request: Any) -> bool:
     """Return whether a task may be in a line already; then only parking can tell if it is new.
 
     The broker delivered it before, or the call that parks it failed. A claimed task is no second

@@ -238,7 +238,7 @@ class Pool:
         timers: Any = SimpleNamespace(call_after=lambda *timer: self.timers.append(timer))
         self.gate = Gate(
             bench.throttle,
-            ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, parked=lambda _: None),
+            ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, on_parked=lambda _: None),
             slots,
             outage=OutageMode(bench.throttle, NOWHERE, slots),
             delayed=NOWHERE,

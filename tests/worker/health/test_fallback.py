@@ -162,6 +162,13 @@ def test_an_adaptive_limit_is_shared_by_its_lower_bound() -> None:
     )
 
 
+@pytest.mark.parametrize("held", [0, 1])
+def test_adaptive_slots_are_shared_by_their_lowest_number(held: int) -> None:
+    limits = {API: (Limit.parse("adaptive 2..50 at once"),)}
+    worker = Fallback(limits, 2, lambda _: held)
+    assert (worker.wait(requirement(API), 0, waited=False) == 0) == (held == 0)
+
+
 def test_before_it_begins_it_takes_nothing_from_limits_that_count() -> None:
     limits = {ref: (Limit.of(text),) for ref, text in GRACE.items()}
     worker = Fallback(limits, 1, lambda _: 0, begins=30 * SECOND)

@@ -23,7 +23,7 @@ def policy(own_server: Server) -> Iterator[ParkingPolicy]:
         throttle = Throttle(app, {"api": "1/h"}, url=own_server.url)
         slots = TaskSlots("worker", lambda: None)
         nowhere: Any = None
-        yield ParkingPolicy(throttle, slots, lambda: 1, nowhere, parked=lambda _: None)
+        yield ParkingPolicy(throttle, slots, lambda: 1, nowhere, on_parked=lambda _: None)
         throttle.store.close()
 
 

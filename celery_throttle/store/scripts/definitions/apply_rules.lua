@@ -11,7 +11,7 @@
 --                 digest    of the rules
 --                 modified  when (us) the file was modified; 0 for now: it replaces any other
 --                 and those of the step
---       then for 'check' and 'apply' per limit: its field and its definition, see `read_definitions`; without numbers if
+--       then for 'check' and 'apply' per limit: its field and its definition, see `parse_definitions` in `lib/definitions.lua`; without numbers if
 --       it is to be removed
 -- 'look'  is_again  true if another file has come between: then one of the same time replaces this one
 --   Reply {1, when (us)}      these rules are in force
@@ -136,7 +136,7 @@ elseif request.step == 'list' then
 elseif request.step == 'apply' and not is_next() then
   return { 2 }
 end
-local requirements, definitions = read_definitions(3, request.about, 0)
+local requirements, definitions = parse_definitions(3, request.about, 0)
 local switched = find_switch(requirements, definitions)
 if switched then
   return { -1, switched }

@@ -7,7 +7,7 @@
 --           | 'windows': new windows for definitions in force whose calendars have run out
 --       3   for how long (us) it is set; 0 for ever
 --       4   about: JSON, who does it and why
---       then per name or key: its field and its definition, see `read_definitions`
+--       then per name or key: its field and its definition, see `parse_definitions` in `lib/definitions.lua`
 -- Reply {1, index, ...}    of those that were in force and have changed
 --       {0, index}    'set' would give slots to this one, or take them away: nothing was done
 --
@@ -58,7 +58,7 @@ local function put_windows(requirement, definition)
 end
 
 work_without_memory()
-local requirements, definitions = read_definitions(5, about, lasts > 0 and now + lasts or 0)
+local requirements, definitions = parse_definitions(5, about, lasts > 0 and now + lasts or 0)
 for i, requirement in ipairs(requirements) do
   if mode == 'set' and switches_kind(requirement, definitions[i]) then
     return { 0, i }

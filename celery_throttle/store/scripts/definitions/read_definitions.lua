@@ -1,5 +1,5 @@
 -- read_definitions.lua: reads the limits in force of names and keys that have their own.
--- KEYS  1   hash: records of limits
+-- KEYS  1   hash: definitions of limits
 -- ARGV  from 2 on: fields
 -- Reply per field the limits as text, or nil
 

@@ -1,5 +1,5 @@
 -- definitions.lua: changes layers of definitions and weights, see `records.lua`, and notes each change.
--- KEYS  1   hash: records of limits and keys, by field; weights, by 'weight ' and field
+-- KEYS  1   hash: definitions of limits and keys, by field; weights, by 'weight ' and field
 --       2   hash: the rules file, see `apply_rules.lua`
 --       3   set: names of limits
 --       4   stream: the last 1,000 changes that people and files made to limits; an entry has the fields
@@ -53,7 +53,7 @@ end
 
 -- Read the requirements in the arguments from `first` on, each with its definition: field, numbers, text, identity, '1'
 -- if it has slots. The definition is false if its numbers are ''.
-local function read_definitions(first, about, ends)
+local function parse_definitions(first, about, ends)
   local requirements, definitions = {}, {}
   for i = first, #ARGV, 5 do
     local n = #requirements + 1

@@ -145,7 +145,7 @@ end
 
 -- Make all waiting lists of a limit and key due, after it has changed; `lists` is the hash of them. Wakes workers,
 -- unless the table `wake_later` is given: that gets {due, polls} of each queue.
-local function recheck(lists, wake_later)
+local function make_due(lists, wake_later)
   local found = redis.call('HGETALL', lists)
   for i = 1, #found, 2 do
     local queue_keys = cmsgpack.unpack(found[i + 1])
@@ -158,21 +158,21 @@ local function recheck(lists, wake_later)
   end
 end
 
--- Recheck the lines that wait at a limit, some of its keys at a time. `index` is the set of the keys `waiting-lists` of
+-- Make the lines due that wait at a limit, some of its keys at a time. `index` is the set of the keys `waiting-lists` of
 -- its name. Returns the cursor of the next step; '0' at the end.
-local function recheck_name(index, cursor)
+local function make_name_due(index, cursor)
   local found = redis.call('SSCAN', index, cursor, 'COUNT', 500)
   for _, lists in ipairs(found[2]) do
-    recheck(lists)
+    make_due(lists)
   end
   return found[1]
 end
 
--- Release a slot if the holder has it; `wake_later` as in `recheck`. It is released last: if the script fails before
--- that, a repeated call rechecks the waiting lines, too.
+-- Release a slot if the holder has it; `wake_later` as in `make_due`. It is released last: if the script fails before
+-- that, a repeated call makes the waiting lines due, too.
 local function release_slot(entries, waits, holder, wake_later)
   if redis.call('ZSCORE', entries, holder) then
-    recheck(waits, wake_later)
+    make_due(waits, wake_later)
     redis.call('ZREM', entries, holder)
   end
 end

@@ -1,5 +1,5 @@
--- acquire.lua: decides over any number of requirements, all or nothing. A refusal writes
--- nothing but a counter.
+-- acquire.lua: decides over any number of requirements, all or nothing, for callers that are no worker's gate (see
+-- `admit.lua`). A refusal writes nothing but a counter.
 -- KEYS  1   hash: definitions of limits; then the requirements, see `requirements.lua`; then the head of the totals,
 --           see `counters.lua`
 -- ARGV  2   'take' | 'peek' | 'upto' (as much of the cost as there is) | 'reserve' | 'slot'

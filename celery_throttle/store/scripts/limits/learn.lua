@@ -56,7 +56,7 @@ end
 local function learn(requirement, answer)
   local has_changed, has_adaptive = false, false
   for _, limit in ipairs(requirement.limits) do
-    if limit.tag == ADAPTIVE then
+    if limit.tag == ADAPTIVE or limit.tag == SLOTS and limit.parameters > 0 then
       has_adaptive = true
       has_changed = answer.took >= 0 and limit.algorithm.learn(limit, answer) or has_changed
     end

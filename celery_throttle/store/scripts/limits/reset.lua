@@ -5,7 +5,7 @@
 --       7   key cap
 --       8   set: keys `waiting-lists` of the limit's name
 -- ARGV  2-4 as for `resume.lua`
--- Reply the cursor to go on with by `recheck_waiters.lua`; '0' at the end. The first lines that wait are rechecked.
+-- Reply the cursor to go on with by `make_due.lua`; '0' at the end. The first lines that wait are rechecked.
 
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[5]) -- first, as it needs no memory
 if redis.call('EXISTS', KEYS[6]) == 0 then
@@ -15,4 +15,4 @@ if ARGV[3] ~= '' then
   redis.call('ZREM', KEYS[3], ARGV[3])
 end
 record_change('reset', ARGV[2], '', '', ARGV[4])
-return recheck_name(KEYS[8], '0')
+return make_name_due(KEYS[8], '0')

@@ -34,7 +34,7 @@ for i, requirement in ipairs(requirements) do
   end
   if has_changed then
     write_state(requirement)
-    recheck(KEYS[#KEYS - 1 - count + i])
+    make_due(KEYS[#KEYS - 1 - count + i])
     increase_total(requirement.name, actual > cost and 'granted' or 'refunded', math.abs(actual - cost))
   end
   marks = marks + 2 + 2 * limits

@@ -1,5 +1,5 @@
 -- read_layers.lua: reads what the rules file and the code define.
--- KEYS  1   hash: records of limits
+-- KEYS  1   hash: definitions of limits
 -- ARGV  from 2 on: fields of limits and keys
 -- Reply per field the limits of the rules file, and those of the code, as text; nil for none
 

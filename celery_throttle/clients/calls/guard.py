@@ -10,8 +10,8 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from celery_throttle.clients.profile import REQUESTS, Meaning, Profile, Units, no_units
-from celery_throttle.clients.reading import Reading
+from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile, Units, no_units
+from celery_throttle.clients.profiles.reading import Reading
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
@@ -19,7 +19,6 @@ from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.grammar import ADAPTIVE
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import CallFunction, Requirement, has_slots
@@ -266,7 +265,7 @@ class CountedLimits:
     @cached_property
     def is_adaptive(self) -> bool:
         """Whether one of the limits is adaptive: it learns from every answer."""
-        return any(limit.algorithm == ADAPTIVE for limit in self._definitions)
+        return any(limit.is_adaptive for limit in self._definitions)
 
     @cached_property
     def fails_open(self) -> bool:

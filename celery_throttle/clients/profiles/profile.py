@@ -13,11 +13,11 @@ from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.clients.header_values import parse_retry_after
+from celery_throttle.clients.profiles.header_values import parse_retry_after
 
 if TYPE_CHECKING:
     from celery_throttle.clients.answer import ApiAnswer
-    from celery_throttle.clients.fields import Fields
+    from celery_throttle.clients.profiles.fields import Fields
 
 #: The quantity of which each request costs one unit.
 REQUESTS = "requests"

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery_throttle.clients.profile import Units
+from celery_throttle.clients.profiles.profile import Units
 
 #: Longer documents, and longer events, are not read.
 MAX_DOCUMENT_BYTES = 4_000_000

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.body import ENCODINGS
-from celery_throttle.clients.call import Exchange, GuardedCall, call_steps
-from celery_throttle.clients.guard import CallCost, Guard, GuardedLimits, Usage
-from celery_throttle.clients.profile import Profile
+from celery_throttle.clients.calls.body import ENCODINGS
+from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
+from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import BlockingWaitError, Throttled
 from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps, run_steps

@@ -1,5 +1,5 @@
--- read_status.lua: reads what is known of some limits, or keys of them, but for the states of their algorithms.
--- KEYS  1   hash: records of limits
+-- read_stored.lua: reads what is known of some limits, or keys of them, but for the states of their algorithms.
+-- KEYS  1   hash: definitions of limits
 --       2   zset: limits of which tasks of workers need keys, see `heartbeat.lua`
 --       then per limit or key: pause, its origin, paused keys of the name, keys of the name with a definition or weight of
 --       their own, backlog

@@ -3,7 +3,7 @@
 The wrappers of all clients share this flow. A :class:`GuardedCall` is one attempt: it acquires
 units or a slot, sends the request, lets the limits learn from the answer, and settles the estimate
 when the body has ended. How a client sends is an :class:`Exchange`; what all its calls have in
-common is a :class:`~celery_throttle.clients.guard.Guard`.
+common is a :class:`~celery_throttle.clients.calls.guard.Guard`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.body import WatchedBody
-from celery_throttle.clients.guard import CountedLimits, Guard
-from celery_throttle.clients.profile import REQUESTS, Meaning
-from celery_throttle.clients.reading import Reading, read
+from celery_throttle.clients.calls.body import WatchedBody
+from celery_throttle.clients.calls.guard import CountedLimits, Guard
+from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
+from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled
 from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS

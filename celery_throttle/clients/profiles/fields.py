@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from celery_throttle.clients import header_values
 from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.profiles import header_values
 from celery_throttle.errors import shown
 
 #: Longer delays count as this many seconds: an API must not stop its callers for a day, or by

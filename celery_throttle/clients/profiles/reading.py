@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import inf
 
 from celery_throttle.clients.answer import ApiAnswer
-from celery_throttle.clients.fields import Fields
-from celery_throttle.clients.header_values import parse_limit, parse_reset, parse_units
-from celery_throttle.clients.profile import Meaning, Profile, Quota, Reset, Sign
+from celery_throttle.clients.profiles.fields import Fields
+from celery_throttle.clients.profiles.header_values import parse_limit, parse_reset, parse_units
+from celery_throttle.clients.profiles.profile import Meaning, Profile, Quota, Reset, Sign
 
 
 @dataclass(frozen=True, slots=True)
