@@ -59,6 +59,13 @@ local function slot_keys_of(requirements, descriptor)
   return found
 end
 
+-- Take the cost of a task for its start after a wait (us). Returns the marks that its run gets if it settles, and the keys
+-- entries and waiting-lists of each slot.
+local function take_for_run(requirements, descriptor, costs, wait, settles) -- rare
+  commit(requirements, now + wait)
+  return settles and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys_of(requirements, descriptor))
+end
+
 -- Measure how many more tasks may wait at a requirement. Adds to it
 --   waiting    tasks that wait there
 --   capacity   {room = tasks that may join, bound = its `max-waiting`, or 0 if the queue of a leaky-queue has less

@@ -251,7 +251,7 @@ local function advance_line(line, dispatches, task_score)
       drop_empty_list(line.descriptor.limits[line.limit_index], line.queue, true)
     end
   elseif rank ~= rank_of(score) then
-    enter_list(waiting, name, line.descriptor)
+    update_rank(waiting, name, line.descriptor)
   elseif rival or virtual_time_of(score) >= TIME_MODULUS - WRAP_MARGIN then
     put_line(waiting, name, rank, virtual_time_of(score) + dispatches * stride_of(line.descriptor))
   end
@@ -281,7 +281,10 @@ local function let_wait(line, wait, bottleneck)
 end
 
 -- Serve the first line of a waiting list. Returns whether the list has nothing more for now.
-local function serve_line(line)
+local function serve_line(queue, waiting, name, score, rival)
+  local line = { name = name, queue = queue, waiting = waiting, score = score, rival = rival, limit_index = 0,
+                 descriptor = false, packed = '', requirements = false, undefined = nil, slot_keys = nil,
+                 entries = false, is_opaque = false }
   read_descriptor(line)
   local limit_index, descriptor = line.limit_index, line.descriptor
   if limit_index > 0 and descriptor.limits[limit_index][WAITING] ~= line.waiting then
@@ -332,9 +335,9 @@ return function(queue, waiting)
       return
     end
     call.visits = call.visits - 1
-    if serve_line({ name = name, queue = queue, waiting = waiting, score = score, rival = rival }) then
+    if serve_line(queue, waiting, name, score, rival) then
       return
     end
   end
-  redis.call('ZADD', queue[DUE], 'XX', 'GT', format_integer(now), waiting)
+  redis.call('ZADD', queue[DUE], 'XX', 'GT', now, waiting)
 end

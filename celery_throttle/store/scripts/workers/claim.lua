@@ -9,17 +9,19 @@
 --       last: head of the totals, see `counters.lua`
 -- ARGV  2   the worker
 --       3   its channel
---       4   lease (us)
---       5   how many tasks it wants; 0 only renews and settles, and lets other workers poll the queues that are given
---       6   how far ahead (us) a start may be booked for tasks that have a free process
---       7   the token of the first task taken; the following ones count up
---       8   longest time (us) between two polls
---       9   how many tokens to settle follow
---       10  how many slots to release follow
---       11  '1' if the worker has registered its limits since its last call
---       12  how many free processes it has. The other tasks that it wants will have one in a moment, which is
---           too early to take a slot of a concurrency limit for them
---       13  how far ahead (us) a start may be booked for these
+--       4   ten packed doubles: a text takes longer to convert
+--           1   lease (us)
+--           2   how many tasks it wants; 0 only renews and settles, and lets other workers poll the queues that are
+--               given
+--           3   how far ahead (us) a start may be booked for tasks that have a free process
+--           4   the token of the first task taken; the following ones count up
+--           5   longest time (us) between two polls
+--           6   how many tokens to settle follow
+--           7   how many slots to release follow
+--           8   1 if the worker has registered its limits since its last call
+--           9   how many free processes it has. The other tasks that it wants will have one in a moment, which is
+--               too early to take a slot of a concurrency limit for them
+--           10  how far ahead (us) a start may be booked for these
 --       then the tokens to settle, with a '-' before one that was not started; then per slot to release: entries,
 --       waiting-lists, holder; then identities whose acknowledgement is done
 -- Reply {next poll (us from now), a worker whose lease ran out or '',
@@ -35,9 +37,9 @@
 
 -- Settle the claims and release the slots that are listed in the arguments. Begins with a write that needs no memory.
 local function settle_claims()
-  local started, unstarted, acknowledged, first_slot = {}, {}, {}, 14 + tonumber(ARGV[9])
-  local identities = first_slot + 3 * tonumber(ARGV[10])
-  for i = 14, first_slot - 1 do
+  local started, unstarted, acknowledged, first_slot = {}, {}, {}, 5 + call.settled
+  local identities = first_slot + 3 * call.releases
+  for i = 5, first_slot - 1 do
     local tokens = string.byte(ARGV[i]) == MINUS and unstarted or started
     tokens[#tokens + 1] = ARGV[i]
   end
@@ -79,7 +81,7 @@ local function follow_queue_clock(queue)
     move_back(queue[DUE], written - now)
     redis.call('DEL', queue[POLLS])
   elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
-    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', format_integer(now))
+    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', now)
   end
   return -(spacing or 0)
 end
@@ -97,7 +99,7 @@ local SPACING = ' '
 -- time that is one gap behind the last one taken. So polls a second depend on the gap, which is that between two
 -- starts, and not on the number of workers; a worker that fails costs one gap.
 local function free_poll_time(queue, due, gap)
-  local polls = redis.call('ZRANGE', queue[POLLS], format_integer(due - gap / 2),
+  local polls = redis.call('ZRANGE', queue[POLLS], due - gap / 2,
                            '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
   local free = due
   for i = 2, #polls, 2 do
@@ -138,8 +140,8 @@ local function next_poll_time(queue, due, spacing, has_taken)
     poll = math.min(poll, free_poll_time(queue, math.max(now, from), gap))
   end
   if due and has_taken and spacing > 0 then
-    redis.call('ZADD', polls, format_integer(poll), call.channel, format_integer(-now), WRITTEN,
-               format_integer(-spacing), SPACING)
+    redis.call('ZADD', polls, poll, call.channel, -now, WRITTEN,
+               -spacing, SPACING)
   else
     write_lease(polls, call.channel, poll)
   end
@@ -149,7 +151,7 @@ end
 
 -- A worker whose lease has run out, '' if there is none. The lease of this one is about to be renewed.
 local function find_dead_worker()
-  local expired = redis.call('ZRANGE', call.workers, '-inf', format_integer(now), 'BYSCORE',
+  local expired = redis.call('ZRANGE', call.workers, '-inf', now, 'BYSCORE',
                              'LIMIT', 0, 3, 'WITHSCORES')
   if expired[1] == WRITTEN and -expired[2] > now + FARTHEST then
     follow_clock(call.workers)
@@ -190,7 +192,7 @@ if #call.taken == 0 then
 end
 -- This worker takes most of the slots that it has released. Others are woken for the rest.
 for _, queue_keys in ipairs(call.wake_later) do
-  if redis.call('ZCOUNT', queue_keys[1], '-inf', format_integer(now)) > 0 then
+  if redis.call('ZCOUNT', queue_keys[1], '-inf', now) > 0 then
     wake(queue_keys[2], now)
   end
 end
