@@ -3,7 +3,8 @@
 One task waits and runs after the other, as under a limit that binds: at ``100/s`` each claim takes
 one task, settles the one before, and finds that the next has to wait. A call is *hot* right after
 another of its kind, and *cold* 4 ms later, when the client has used the processor and its caches:
-that is how calls come in at a rate. Server and client share one processor.
+that is how calls come in at a rate. Server and client share one processor. If valgrind is
+installed, the instructions of hot calls are counted, too: these hardly differ from run to run.
 
 With ``--against PATH`` the same calls are made by the package of another checkout, in turns. Each
 checkout has a process and a server of its own, see ``call_maker.py``. Time is passed by the caller,
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,16 +36,25 @@ def run(options: Options) -> Result:
         rounds.append([side.measure() for side in (sides if number % 2 else sides[::-1])])
         if number % 2 == 0:
             rounds[-1].reverse()
+    figures = list(_figures(rounds))
+    if shutil.which("valgrind"):
+        options.say("call_costs: counting instructions")
+        figures += _figures([[side.measure("instructions") for side in sides]])
     for side in sides:
         side.end()
     theirs = f"the checkout {options.against}" if options.against else "none"
-    return Result(name="call_costs", theirs=theirs, figures=list(_figures(rounds)))
+    return Result(name="call_costs", theirs=theirs, figures=figures)
 
 
 def _figures(rounds: Sequence[Sequence[dict[str, float]]]) -> Iterator[Figure]:
     for name in rounds[0][0]:
         ours, *theirs = (median(one[name] for one in side) for side in zip(*rounds, strict=True))
-        yield Figure(name, "us", ours, theirs[0] if theirs else None)
+        yield Figure(
+            name,
+            "us" if name.endswith(("hot", "cold")) else "",
+            ours,
+            theirs[0] if theirs else None,
+        )
         if theirs:
             ratios = [mine[name] / other[name] for mine, other in rounds]
             yield Figure("  of theirs", "", median(ratios), rounds=ratios)
@@ -61,12 +72,12 @@ class _Side:
             text=True,
         )
 
-    def measure(self) -> dict[str, float]:
-        """Return the microseconds of each kind of call."""
+    def measure(self, what: str = "") -> dict[str, float]:
+        """Return the cost of each kind of call."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise RuntimeError("the process has no pipes")
-        stdin.write("\n")
+        stdin.write(f"{what}\n")
         stdin.flush()
         found: dict[str, float] = json.loads(stdout.readline())
         return found
