@@ -121,10 +121,9 @@ local function holder_of(worker, token)
   return worker .. ' ' .. token
 end
 
--- The costs of the task at a position from 0, nil if there is none or they cannot be read; and the bytes of its row, of
--- which only the line and the costs are unpacked, not the message.
-local function read_costs(messages, line, position)
-  local id = redis.call('ZRANGE', line, position, position)[1]
+-- The costs of a task, nil if its id is nil or they cannot be read; and the bytes of its row, of which only the line and
+-- the costs are unpacked, not the message.
+local function read_costs(messages, id)
   local row = id and redis.call('HGET', messages, id)
   if not row then
     return nil, 0

@@ -137,11 +137,11 @@ local function write_claim_totals(batch, descriptor)
   end
 end
 
--- After the last task that the worker wants: when its limit has room for the next task of the line, at this position.
+-- After the last task that the worker wants: when its limit has room for the next task of the line.
 -- So a worker without a process polls for that start, and not at once. If another limit has less room, or if nobody
 -- waits, the next call finds out.
-local function predict_wait(line, batch, position)
-  local costs = read_costs(line.queue[MESSAGES], line.name, position)
+local function predict_wait(line, batch, next_id)
+  local costs = read_costs(line.queue[MESSAGES], next_id)
   if costs and set_costs(line.requirements, costs) then
     local wait, bottleneck = decide(line.requirements, true)
     if wait > 0 and bottleneck == line.limit_index and line.requirements.bookable then
@@ -218,7 +218,7 @@ local function decide_batch(line, ids)
     leaving[#leaving + 1] = id -- also if its row is lost
   end
   if batch.has_taken and #call.taken == call.wanted and not line.rival and not line.is_opaque then
-    predict_wait(line, batch, #ids)
+    predict_wait(line, batch, entries[2 * #ids + 1])
   end
   return batch
 end
