@@ -224,9 +224,9 @@ class Poller:
             self.poll_in(tuning.RETRY_SECONDS if lost else tuning.MIN_WAKEUP_INTERVAL_SECONDS)
             return
         self.more_are_due = bool(reply.tasks) and not reply.wait
-        self.is_expected = reply.wait > 0
         for task in reply.tasks:
             self.dispatcher.dispatch(task)
+        self.is_expected = reply.wait > 0 and self.scheduler.count_free() > 0
         if reply.dead_worker and self._had_time_to_renew():
             self._claims.reclaim(reply.dead_worker)
         self.poll_in(reply.wait)

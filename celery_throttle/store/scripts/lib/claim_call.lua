@@ -8,6 +8,7 @@ local call = {
   token = tonumber(ARGV[7]),   -- of the next task
   taken = {},                  -- rows of the reply
   last_start = false,          -- the latest start (us) that is booked for one of them
+  is_late = false,             -- whether a list was served so late that workers have to poll sooner
   bytes = 0,                   -- of the tasks read so far
   visits = tonumber(ARGV[5]) + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
   is_registered = ARGV[11] == '1', -- whether the worker has registered its limits since its last call

@@ -70,22 +70,30 @@ local function follow_queue_clock(queue)
   end
 end
 
--- The shortest and the longest gap (us) between two polls for one due time.
-local MIN_POLL_GAP, MAX_POLL_GAP = 10000, 100000
+-- Starts that are less far (us) apart are claimed several in one call. The gap (us) between two polls for them, if
+-- workers poll in time; and the shortest and the longest gap between two polls.
+local CLOSE, CLOSE_GAP, SHORTEST_GAP, LONGEST_GAP = 20000, 10000, 2500, 100000
+
+-- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are halved, and grow by GROWTH again
+-- with each call that is not late.
+local LATE, GROWTH = 2 / 5, 17 / 16
 
 -- A worker that is woken polls this long (us) after its last poll at the earliest.
 local WAKE_UP_DELAY = 5000
 
--- The member of `polls` whose score is minus the time (us) between two starts, as it was last measured.
-local SPACING = ' '
+-- The member of `polls` whose score is minus the gap (us) between two polls.
+local GAP = ' '
 
--- The first free poll time from `due` (us) on. Some worker has to poll at each due time, but not all: each takes a
--- time that is one gap behind the last one taken. So polls a second depend on the gap, which is that between two
--- starts, and not on the number of workers; a worker that fails costs one gap.
-local function free_poll_time(queue, due, gap)
-  local polls = redis.call('ZRANGE', queue[POLLS], format_integer(due - gap / 2),
+-- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
+-- that is one gap behind the last one taken. So polls a second depend on the gap, and not on the number of workers. The
+-- first time is free for `seats` workers.
+local function free_poll_time(queue, from, gap, seats)
+  local polls = redis.call('ZRANGE', queue[POLLS], format_integer(from - CLOSE_GAP / 2),
                            '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
-  local free = due
+  if seats > 1 and (not polls[2 * seats] or tonumber(polls[2 * seats]) >= from + CLOSE_GAP) then
+    return from
+  end
+  local free = from
   for i = 2, #polls, 2 do
     local other = tonumber(polls[i])
     if other >= free + gap then
@@ -96,12 +104,42 @@ local function free_poll_time(queue, due, gap)
   return free
 end
 
--- The time (us) between two starts in a queue, from which this call took tasks or not; 0 if it was never measured.
-local function measure_spacing(queue, due, has_taken)
-  if not has_taken or not call.last_start then
-    return -(redis.call('ZSCORE', queue[POLLS], SPACING) or 0)
+-- Measure the gap (us) between two polls of a queue, from which this call took tasks or not: it is the time between two
+-- starts. If these are close to each other, so are polls where workers poll late.
+local function measure_gap(queue, due, has_taken)
+  local before = -(redis.call('ZSCORE', queue[POLLS], GAP) or -CLOSE_GAP)
+  local spacing, gap = has_taken and call.last_start and due - call.last_start or 0, before
+  if spacing >= CLOSE then
+    gap = math.min(LONGEST_GAP, spacing)
+  elseif spacing > 0 then
+    gap = math.max(SHORTEST_GAP, math.min(CLOSE_GAP, call.is_late and before / 2 or before * GROWTH))
   end
-  return math.max(1, due - call.last_start)
+  if gap ~= before then
+    redis.call('ZADD', queue[POLLS], format_integer(-gap), GAP)
+    redis.call('PEXPIRE', queue[POLLS], expiry_ms(POLL_MEMORY))
+  end
+  return gap
+end
+
+-- Wake others for a list that is due (us) then, as this worker has no process: unless one polls in time anyway, which is
+-- not enough if more starts are due already.
+local function wake_others(polls, due)
+  local in_time = math.max(due, now + 2 * WAKE_UP_DELAY) - WAKE_UP_DELAY
+  if due <= in_time or redis.call('ZCOUNT', polls, format_integer(now), format_integer(in_time)) == 0 then
+    wake(polls, in_time)
+  end
+end
+
+-- When (us) this worker polls for a list that is due (us) then: a horizon ahead, so that a late poll delays no start. For
+-- a start that is far from others two workers poll. Several close ones are claimed in one call, at least half a horizon
+-- ahead; if a worker is late, the next one is in time.
+local function poll_time(queue, due, gap)
+  local from = math.max(now, due - call.free_horizon)
+  if gap >= CLOSE then
+    return free_poll_time(queue, from, gap, 2)
+  end
+  from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  return free_poll_time(queue, from, gap, 1)
 end
 
 -- When (us) this worker polls a queue again, from which this call took tasks or not. Writes it, unless that is now. A
@@ -115,21 +153,20 @@ local function next_poll_time(queue, has_taken)
     repair()(queue)
     return now
   end
-  local poll, spacing = now + call.max_sleep, 0
+  local poll = now + call.max_sleep
   if due then
-    spacing = measure_spacing(queue, due, has_taken)
-    local from = due - call.free_horizon
-    if call.wanted == 0 or #call.taken == call.wanted and from <= now then
-      wake(queue[POLLS], math.max(due - call.free_horizon / 2, now + WAKE_UP_DELAY))
-      return now
+    local gap = measure_gap(queue, due, has_taken)
+    if #call.taken == call.wanted then
+      wake_others(queue[POLLS], due)
+      if call.wanted == 0 or due <= now + math.min(gap, CLOSE_GAP) then
+        return now
+      end
     end
-    local gap = math.min(MAX_POLL_GAP, math.max(call.free_horizon, spacing, MIN_POLL_GAP))
-    poll = math.min(poll, free_poll_time(queue, math.max(now, from), gap))
+    if due - call.free_horizon < poll then
+      poll = poll_time(queue, due, gap)
+    end
   end
   write_lease(queue[POLLS], call.channel, poll)
-  if has_taken and spacing > 0 then
-    redis.call('ZADD', queue[POLLS], format_integer(-spacing), SPACING)
-  end
   redis.call('PEXPIRE', queue[POLLS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end
@@ -140,21 +177,23 @@ settle_claims()
 local expired = redis.call('ZRANGE', call.workers, '(0', format_integer(now), 'BYSCORE', 'LIMIT', 0, 2)
 local dead_worker = expired[expired[1] == call.worker and 2 or 1] or '' -- its own lease is about to be renewed
 
-local poll, serve = now + call.max_sleep, nil
+local poll, serve
 for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   follow_queue_clock(queue)
   local taken_before = #call.taken
   while #call.taken < call.wanted and call.visits > 0 do
     local horizon = format_integer(now + booking_horizon())
-    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', horizon, 'BYSCORE', 'LIMIT', 0, 1)[1]
-    if not waiting then
+    local first = redis.call('ZRANGE', queue[DUE], '-inf', horizon, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    if not first[1] then
       break
     end
+    call.is_late = call.is_late or tonumber(first[2]) < now + call.free_horizon * LATE
     serve = serve or serve_list() -- what decides is defined only if a list is due
-    serve(queue, waiting)
+    serve(queue, first[1])
   end
-  poll = math.min(poll, next_poll_time(queue, #call.taken > taken_before))
+  local own = next_poll_time(queue, #call.taken > taken_before)
+  poll = math.min(poll or own, own)
 end
 
 if #call.taken == 0 then
@@ -172,4 +211,4 @@ for _, queue_keys in ipairs(call.wake_later) do
     wake(queue_keys[2], now)
   end
 end
-return { call.has_undefined and -1 or poll - now, dead_worker, unpack(call.taken) }
+return { call.has_undefined and -1 or (poll or now + call.max_sleep) - now, dead_worker, unpack(call.taken) }
