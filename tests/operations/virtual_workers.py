@@ -18,6 +18,7 @@ from celery_throttle.worker import tuning
 from tests.protocol import SECOND, Claimed, Protocol
 
 HORIZON = round(tuning.BOOKING_HORIZON_SECONDS * SECOND)
+SHORT_TASK = round(tuning.SOON_FREE_SECONDS * SECOND)
 WAKE_UP_DELAY = round(tuning.MIN_WAKEUP_INTERVAL_SECONDS * SECOND)
 REPORT_DELAY = round(tuning.SETTLE_REPORT_SECONDS * SECOND)
 
@@ -27,7 +28,8 @@ class Worker:
     """What one worker knows. Times are microseconds."""
 
     name: str
-    free: int  #: processes that neither run a task nor have one booked
+    free: int  #: processes, less the tasks that run and those that are booked
+    idle: int  #: processes that run no task
     poll_at: int | None = None
     report_at: int | None = None
     replied_at: int = 0
@@ -35,6 +37,8 @@ class Worker:
     is_expected: bool = False  #: whether others expect it to poll
     is_stopped: bool = False
     settled: list[int] = field(default_factory=list)
+    #: Tokens of tasks for which no process was free at their start, with that time.
+    queue: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -50,11 +54,14 @@ class Workers:
     calls: Counter[str] = field(default_factory=Counter)
     #: The times of the starts, by limit and key.
     starts: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    longest_delay: int = 0  #: of a start, until a process was free
 
     def __post_init__(self) -> None:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
-        self.all = [Worker(f"w{number}", self.processes) for number in range(self.number)]
+        self.all = [
+            Worker(f"w{number}", self.processes, self.processes) for number in range(self.number)
+        ]
         for number, worker in enumerate(self.all):
             self._set_poll(worker, self.lines.now + 1_000 * number)
 
@@ -119,37 +126,59 @@ class Workers:
         worker.is_queued = True
         if worker.is_expected:
             worker.is_expected = False
-            self._call(worker, "pass", queues=("q",), room=0)
+            self._call(worker, "pass", ("q",))
 
     def _poll(self, worker: Worker) -> None:
-        now = self.lines.now
-        rows = self._call(worker, "found", queues=("q",), room=worker.free)
-        for row in rows:
+        now, free = self.lines.now, worker.free
+        soon_free = self.processes - free if self.task <= SHORT_TASK else 0
+        for row in self._call(worker, "found", ("q",), free + soon_free, free):
             self.starts[row.field].append(now + row.starts)
             worker.free -= 1
-            self._later(now + row.starts + self.task, partial(self._end, worker, row.token))
+            self._later(now + row.starts, partial(self._begin, worker, row.token, now + row.starts))
         worker.is_expected = self.lines.ask > 0 and worker.free > 0
         self._set_poll(worker, now + max(0, self.lines.ask))
 
+    def _begin(self, worker: Worker, token: int, at: int) -> None:
+        if worker.idle == 0:
+            worker.queue.append((token, at))
+            return
+        worker.idle -= 1
+        self.longest_delay = max(self.longest_delay, self.lines.now - at)
+        self._later(self.lines.now + self.task, partial(self._end, worker, token))
+
     def _end(self, worker: Worker, token: int) -> None:
         worker.free += 1
+        worker.idle += 1
         worker.settled.append(token)
         if worker.report_at is None:
             worker.report_at = self.lines.now + REPORT_DELAY
             self._later(worker.report_at, lambda: self._report(worker))
-        if worker.is_queued:
+        if worker.queue:
+            self._begin(worker, *worker.queue.pop(0))
+        if worker.is_queued and worker.free > 0:
             worker.is_queued = False
             self._poll_next(worker)
 
     def _report(self, worker: Worker) -> None:
         at = worker.report_at
         if not worker.is_stopped and at is not None and at <= self.lines.now:
-            self._call(worker, "settle", queues=(), room=0)
+            self._call(worker, "settle", ())
 
-    def _call(self, worker: Worker, kind: str, queues: tuple[str, ...], room: int) -> list[Claimed]:
+    def _call(
+        self, worker: Worker, kind: str, queues: tuple[str, ...], room: int = 0, free: int = 0
+    ) -> list[Claimed]:
         settled, worker.settled, worker.report_at = worker.settled, [], None
-        rows = self.lines.claim(worker.name, room, queues=queues, ahead=HORIZON, settled=settled)
+        lines = self.lines
+        rows = lines.claim(
+            worker.name,
+            room,
+            queues=queues,
+            ahead=HORIZON,
+            free=free,
+            moment=HORIZON,
+            settled=settled,
+        )
         self.calls["nothing" if kind == "found" and not rows else kind] += 1
-        worker.replied_at = self.lines.now
+        worker.replied_at = lines.now
         self._hear()
         return rows

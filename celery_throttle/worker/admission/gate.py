@@ -318,7 +318,10 @@ class Gate:
 
     def end(self, request: Any) -> None:
         """Record that a task has ended, in whatever way, or was not started after all."""
-        request.throttle_state.end()
+        task: TaskState = request.throttle_state
+        task.end()
+        if task.claim is not None:
+            task.claim.end()
         self.slots.end(request)
         if self.pool.idle_requests:
             self.pool.idle_requests.discard(request)
