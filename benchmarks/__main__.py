@@ -37,6 +37,7 @@ NAMES = (
     "shared",
     "server",
     "paced",
+    "steps",
     "slots",
     "forecasts",
     "clients",

@@ -206,6 +206,8 @@ class Gate:
         status = yield from self.waiting.park(request, limits, requirement, may_run=may_run)
         if status is Status.BOOKED:
             self._quota.forget_refusal(requirement)
+        elif status is Status.PARKED:
+            self._quota.remember_refusal(requirement)
         return status
 
     # Several requests in one round trip.
