@@ -53,6 +53,19 @@ def test_polls_do_not_grow_with_the_workers(lines: Protocol, workers: int) -> No
     assert sum(pool.calls.values()) - before <= 2.1 * starts, pool.calls
 
 
+def test_polls_are_in_step_again_after_late_ones(lines: Protocol) -> None:
+    """A late start delays those after it, and polls that were set before would find nothing."""
+    park(lines, 150)
+    pool = Workers(lines, 8, lateness=late(30_000))
+    pool.run(2)
+    pool.lateness = lambda: 0
+    pool.run(1)
+    began, before = len(pool.gaps()), sum(pool.calls.values())
+    pool.run(2)
+    starts = len(pool.gaps()) - began
+    assert sum(pool.calls.values()) - before <= 2.1 * starts, pool.calls
+
+
 @pytest.mark.parametrize(("limit", "workers"), [("100/s", 4), ("200/s", 2), ("200/s", 4)])
 def test_one_poll_serves_several_starts(make: Make, limit: str, workers: int) -> None:
     """One that comes every 10 ms serves all starts that are due within 20 ms.

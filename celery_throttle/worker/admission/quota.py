@@ -136,11 +136,11 @@ class Quota:
             del self._blocks[requirement]
 
     def remember_refusal(self, requirement: Requirement) -> None:
-        """Remember that tasks wait at a limit now: one that has just come joined a line."""
+        """Remember for 250 ms that a task has joined a line, unless starts are left."""
         now = time.monotonic()
         block = self._blocks.get(requirement)
         if block is None or not block.starts or not block.lasts(now):
-            self._add(requirement, Block(now), now)
+            self._add(requirement, Block(now, lifetime=tuning.PARKED_MEMORY_SECONDS), now)
 
     def _has_block(self, requirement: Requirement, now: float) -> bool:
         """Return whether there are starts, or the limit was full a moment ago."""

@@ -27,7 +27,7 @@ from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
-from celery_throttle.worker.tuning import GATHER_SECONDS
+from celery_throttle.worker.tuning import GATHER_SECONDS, PARKED_MEMORY_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
 from celery_throttle.worker.waiting.park import ParkingPolicy
 
@@ -195,8 +195,8 @@ def test_a_limit_is_not_asked_again_while_tasks_join_its_line(bench: Bench) -> N
     assert bench.take(never) == 0.0
     assert bench.take(never) is None
     for _ in range(3):
-        bench.now += HORIZON - 0.001
         bench.quota.remember_refusal(never)
+        bench.now += PARKED_MEMORY_SECONDS - 0.001
         assert bench.take(never) is None
     assert bench.calls == 2
     bench.quota.forget_refusal(never)

@@ -85,12 +85,13 @@ local WAKE_UP_DELAY = 5000
 local GAP = ' '
 
 -- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
--- that is one gap behind the last one taken. So polls a second depend on the gap, and not on the number of workers. The
--- first time is free for `seats` workers.
-local function free_poll_time(queue, from, gap, seats)
+-- that is one gap behind the last one taken. So polls a second depend on the gap, and not on the number of workers. Two
+-- workers take the first time if starts are far apart; other times are then whole gaps from the first.
+local function free_poll_time(queue, from, gap)
   local polls = redis.call('ZRANGE', queue[POLLS], format_integer(from - CLOSE_GAP / 2),
                            '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
-  if seats > 1 and (not polls[2 * seats] or tonumber(polls[2 * seats]) >= from + CLOSE_GAP) then
+  local are_far = gap >= CLOSE
+  if are_far and (not polls[4] or tonumber(polls[4]) >= from + CLOSE_GAP) then
     return from
   end
   local free = from
@@ -99,7 +100,7 @@ local function free_poll_time(queue, from, gap, seats)
     if other >= free + gap then
       break
     end
-    free = math.max(free, other + gap)
+    free = math.max(free, are_far and from + math.floor((other - from) / gap + 1.5) * gap or other + gap)
   end
   return free
 end
@@ -135,11 +136,10 @@ end
 -- ahead; if a worker is late, the next one is in time.
 local function poll_time(queue, due, gap)
   local from = math.max(now, due - call.free_horizon)
-  if gap >= CLOSE then
-    return free_poll_time(queue, from, gap, 2)
+  if gap < CLOSE then
+    from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
   end
-  from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
-  return free_poll_time(queue, from, gap, 1)
+  return free_poll_time(queue, from, gap)
 end
 
 -- When (us) this worker polls a queue again, from which this call took tasks or not. Writes it, unless that is now. A
