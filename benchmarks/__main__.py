@@ -38,6 +38,7 @@ NAMES = (
     "server",
     "paced",
     "call_costs",
+    "steps",
     "slots",
     "forecasts",
     "clients",

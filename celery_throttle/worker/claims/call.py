@@ -37,10 +37,12 @@ class Capacity(NamedTuple):
     """The processes that tasks may be claimed for."""
 
     free: int  #: processes that are free now, and for which no task is booked
-    soon_free: int = 0  #: processes that will probably be free within `SOON_FREE_SECONDS`
+    soon_free: int = 0  #: processes that will probably be free at a start that is booked for them
     #: Whether other tasks wait in this worker for a process. Then no start is booked ahead, as it
     #: might find no process when its time comes.
     contended: bool = False
+    #: How far ahead (s) a start may be booked for a process that is not free yet.
+    soon_free_horizon: float = tuning.SOON_FREE_BOOKING_SECONDS
 
 
 class ClaimReply(NamedTuple):
@@ -148,7 +150,7 @@ class ClaimCall:
             poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
             free=free,
             horizon=0.0 if capacity.contended else tuning.BOOKING_HORIZON_SECONDS,
-            soon_free_horizon=tuning.SOON_FREE_BOOKING_SECONDS,
+            soon_free_horizon=capacity.soon_free_horizon,
             settled=settled,
             releases=releases,
             acknowledged=self.take_acknowledged(),

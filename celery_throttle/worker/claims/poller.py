@@ -26,6 +26,8 @@ from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
 from celery_throttle.worker.hooks.timers import Alarm, Timers
 
+HORIZON = tuning.BOOKING_HORIZON_SECONDS
+
 
 @dataclass(eq=False, repr=False)
 class Scheduler:
@@ -224,20 +226,25 @@ class Poller:
             self.poll_in(tuning.RETRY_SECONDS if lost else tuning.MIN_WAKEUP_INTERVAL_SECONDS)
             return
         self.more_are_due = bool(reply.tasks) and not reply.wait
-        self.is_expected = reply.wait > 0
         for task in reply.tasks:
             self.dispatcher.dispatch(task)
+        self.is_expected = reply.wait > 0 and self.scheduler.count_free() > 0
         if reply.dead_worker and self._had_time_to_renew():
             self._claims.reclaim(reply.dead_worker)
         self.poll_in(reply.wait)
 
     def _capacity(self) -> Capacity:
-        contended = self.scheduler.pool.is_contended()
-        # As many processes will be free in a moment as claims have started in such a time recently.
-        # A task that is claimed for one of them starts within 20 ms, or goes back to its line.
-        starts = 0 if contended else self._claims.recent_starts()
-        soon_free = int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
-        return Capacity(self.scheduler.count_free(), soon_free, contended)
+        free, contended = self.scheduler.count_free(), self.scheduler.pool.is_contended()
+        if contended:
+            return Capacity(free, contended=True)
+        # A task that is claimed for a process that is not free starts within 20 ms, or goes back to
+        # its line. As many will be free in a moment as claims have started in such a time recently;
+        # and if tasks are short, all those in which claimed tasks run, long before a later start.
+        soon_free = int(self._claims.recent_starts() * tuning.SOON_FREE_SECONDS / HORIZON)
+        short_runs = min(self._claims.short_runs(), self.scheduler.pool.count_processes() - free)
+        if short_runs > 0:
+            return Capacity(free, max(soon_free, short_runs), soon_free_horizon=HORIZON)
+        return Capacity(free, soon_free)
 
     def _had_time_to_renew(self) -> bool:
         """Whether a worker that lives would have renewed its lease after an outage.

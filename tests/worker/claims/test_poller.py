@@ -58,9 +58,9 @@ class OneProcess:
         self._semaphore = LaxBoundedSemaphore(1)
         self.timer = Timer()
         hub = SimpleNamespace(call_soon=lambda call, *args: call(*args))
-        wrapper = SimpleNamespace(_pool=pool, maintain_pool=lambda: None)
+        wrapper = SimpleNamespace(_pool=pool, num_processes=1, maintain_pool=lambda: None)
         self._controller = SimpleNamespace(hub=hub, pool=wrapper, semaphore=self._semaphore)
-        self.recent_starts = 0
+        self.recent_starts = self.short_runs = 0
         self._consumer = SimpleNamespace(hub=hub, controller=self._controller)
         timers: Any = self.timer
         self.backoff = Backoff(timers)
@@ -79,6 +79,7 @@ class OneProcess:
             replied_at=0.0,
             unstarted=list,
             recent_starts=lambda: self.recent_starts,
+            short_runs=lambda: self.short_runs,
             releases=(),
             settled=(),
             withdraw=list,
@@ -267,6 +268,11 @@ def test_processes_are_expected_to_be_free_soon_where_tasks_end_fast() -> None:
     worker.recent_starts = 40
     expected = 40 * SOON_FREE_SECONDS / BOOKING_HORIZON_SECONDS
     assert worker.poller._capacity() == Capacity(1, int(expected), contended=False)
+    worker.short_runs, worker.recent_starts = 3, 2
+    assert worker.poller._capacity().soon_free == 0  # nothing runs in its process
+    worker._controller.pool.num_processes = 3
+    assert worker.poller._capacity() == Capacity(1, 2, soon_free_horizon=BOOKING_HORIZON_SECONDS)
+    worker._controller.pool.num_processes = 1
     worker._semaphore.acquire(lambda: None)
     worker._semaphore.acquire(lambda: None)  # a task waits for a process, and gets the next one
     assert worker.poller._capacity().soon_free == 0

@@ -10,6 +10,7 @@ local call = {
   token = claim_numbers[4],    -- of the next task
   taken = {},                  -- rows of the reply
   last_start = false,          -- the latest start (us) that is booked for one of them
+  is_late = false,             -- whether a list was served so late that workers have to poll sooner
   bytes = 0,                   -- of the tasks read so far
   visits = claim_numbers[2] + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
   is_registered = claim_numbers[8] == 1, -- whether the worker has registered its limits since its last call

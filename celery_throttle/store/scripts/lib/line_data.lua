@@ -10,7 +10,7 @@
 --   <queue>.messages   hash    task id -> packed row: {line, costs, expires, parked, message, score, key caps,
 --                              position, settles}
 --   <queue>.due        zset    waiting list -> when (us) its limit next has room for the first line
---   <queue>.polls      zset    channel of a worker -> when (us) it polls next; WRITTEN, see `leases.lua`; and SPACING,
+--   <queue>.polls      zset    channel of a worker -> when (us) it polls next; WRITTEN, see `leases.lua`; and GAP,
 --                              see `claim.lua`
 --   waiting            zset    the waiting list: lines of one queue that wait at one limit and key -> score, see
 --                              `waiting_lists.lua`

@@ -72,10 +72,10 @@ local MINUS = 45
 -- polls: processes may be busy as long.
 local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
 
--- If the clock was set back since a queue was written, move its due times back and forget its polls. Returns the time
--- (us) between two starts, as it was last measured, or 0.
+-- If the clock was set back since a queue was written, move its due times back and forget its polls. Returns the gap
+-- (us) between two polls, as it was last measured.
 local function follow_queue_clock(queue)
-  local written, spacing = unpack(redis.call('ZMSCORE', queue[POLLS], WRITTEN, SPACING))
+  local written, gap = unpack(redis.call('ZMSCORE', queue[POLLS], WRITTEN, GAP))
   written = -(written or 0)
   if written > now + FARTHEST then
     move_back(queue[DUE], written - now)
@@ -83,34 +83,83 @@ local function follow_queue_clock(queue)
   elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
     redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', now)
   end
-  return -(spacing or 0)
+  return -(gap or -CLOSE_GAP)
 end
 
--- The shortest and the longest gap (us) between two polls for one due time.
-local MIN_POLL_GAP, MAX_POLL_GAP = 10000, 100000
+-- Starts that are less far (us) apart are claimed several in one call. The gap (us) between two polls for them, if
+-- workers poll in time; and the shortest and the longest gap between two polls.
+local CLOSE, CLOSE_GAP, SHORTEST_GAP, LONGEST_GAP = 20000, 10000, 2500, 100000
+
+-- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are halved, and grow by GROWTH again
+-- with each call that is not late.
+local LATE, GROWTH = 2 / 5, 17 / 16
 
 -- A worker that is woken polls this long (us) after its last poll at the earliest.
 local WAKE_UP_DELAY = 5000
 
--- The member of `polls` whose score is minus the time (us) between two starts, as it was last measured.
-local SPACING = ' '
+-- The member of `polls` whose score is minus the gap (us) between two polls.
+local GAP = ' '
 
--- The first free poll time from `due` (us) on. Some worker has to poll at each due time, but not all: each takes a
--- time that is one gap behind the last one taken. So polls a second depend on the gap, which is that between two
--- starts, and not on the number of workers; a worker that fails costs one gap.
-local function free_poll_time(queue, due, gap)
-  local polls = redis.call('ZRANGE', queue[POLLS], due - gap / 2,
-                           '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
-  local free = due
-  for i = 2, #polls, 2 do
-    local other = tonumber(polls[i])
-    if other >= free + gap then
-      break
-    elseif polls[i - 1] ~= call.channel then
-      free = math.max(free, other + gap)
+-- When (us) other workers poll a queue, from a time (us) on.
+local function other_polls(queue, from)
+  local polls, times = redis.call('ZRANGE', queue[POLLS], from, '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES'), {}
+  for i = 1, #polls, 2 do
+    if polls[i] ~= call.channel then
+      times[#times + 1] = tonumber(polls[i + 1])
     end
   end
+  return times
+end
+
+-- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
+-- that is one gap behind the last one taken. So polls a second depend on the gap, and not on the number of workers. Two
+-- workers take the first time if starts are far apart; other times are then whole gaps from the first.
+local function free_poll_time(queue, from, gap)
+  local polls, are_far, free = other_polls(queue, from - CLOSE_GAP / 2), gap >= CLOSE, from
+  if are_far and (not polls[2] or polls[2] >= from + CLOSE_GAP) then
+    return from
+  end
+  for i = 1, #polls do
+    local other = polls[i]
+    if other >= free + gap then
+      break
+    end
+    free = math.max(free, are_far and from + math.floor((other - from) / gap + 1.5) * gap or other + gap)
+  end
   return free
+end
+
+-- The gap (us) between two polls of a queue, from which this call took tasks or not: it is the time between two starts.
+-- `before` is what was measured before. If starts are close to each other, so are polls where workers poll late.
+local function measure_gap(before, due, has_taken)
+  local spacing = has_taken and call.last_start and due - call.last_start or 0
+  if spacing >= CLOSE then
+    return math.min(LONGEST_GAP, spacing)
+  elseif spacing > 0 then
+    local own = math.floor(call.is_late and before / 2 or before * GROWTH)
+    return math.max(SHORTEST_GAP, math.min(CLOSE_GAP, own))
+  end
+  return before
+end
+
+-- Wake others for a list that is due (us) then, as this worker has no process: unless one polls in time anyway, which is
+-- not enough if more starts are due already.
+local function wake_others(polls, due)
+  local in_time = math.max(due, now + 2 * WAKE_UP_DELAY) - WAKE_UP_DELAY
+  if due <= in_time or redis.call('ZCOUNT', polls, now, in_time) == 0 then
+    wake(polls, in_time)
+  end
+end
+
+-- When (us) this worker polls for a list that is due (us) then: a horizon ahead, so that a late poll delays no start. For
+-- a start that is far from others two workers poll. Several close ones are claimed in one call, at least half a horizon
+-- ahead; if a worker is late, the next one is in time.
+local function poll_time(queue, due, gap)
+  local from = math.max(now, due - call.free_horizon)
+  if gap < CLOSE then
+    from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  end
+  return free_poll_time(queue, from, gap)
 end
 
 -- The earliest waiting list of a queue, and when (us) it is due; nil if there is none.
@@ -120,31 +169,36 @@ local function earliest_list(queue)
 end
 
 -- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
--- that is now. A worker that has no process for what is due wakes others. `spacing` is what was measured before.
-local function next_poll_time(queue, due, spacing, has_taken)
-  local polls, poll, from = queue[POLLS], now + call.max_sleep, due and due - call.free_horizon
-  local is_busy = due and (call.wanted == 0 or #call.taken == call.wanted and from <= now)
-  local is_lost = not due and redis.call('EXISTS', queue[LINES]) == 1
-  if is_busy or is_lost or due and call.visits == 0 then
+-- that is now. A worker that has no process for what is due wakes others. `gap_before` is what was measured before.
+local function next_poll_time(queue, due, gap_before, has_taken)
+  local polls, poll, gap = queue[POLLS], now + call.max_sleep, gap_before
+  if due and call.visits == 0 or not due and redis.call('EXISTS', queue[LINES]) == 1 then
     redis.call('ZREM', polls, call.channel)
-    if is_lost then
+    if not due then
       repair()(queue)
-    elseif call.visits > 0 then
-      wake(polls, math.max(due - call.free_horizon / 2, now + WAKE_UP_DELAY))
     end
     return now
   end
+  local is_now = false
   if due then
-    spacing = has_taken and call.last_start and math.max(1, due - call.last_start) or spacing
-    local gap = math.min(MAX_POLL_GAP, math.max(call.free_horizon, spacing, MIN_POLL_GAP))
-    poll = math.min(poll, free_poll_time(queue, math.max(now, from), gap))
+    gap = measure_gap(gap_before, due, has_taken)
+    if #call.taken == call.wanted then
+      redis.call('ZREM', polls, call.channel)
+      wake_others(polls, due)
+      is_now = call.wanted == 0 or due <= now + math.min(gap, CLOSE_GAP)
+    end
+    if not is_now and due - call.free_horizon < poll then
+      poll = poll_time(queue, due, gap)
+    end
   end
-  if due and has_taken and spacing > 0 then
-    redis.call('ZADD', polls, poll, call.channel, -now, WRITTEN,
-               -spacing, SPACING)
-  else
-    write_lease(polls, call.channel, poll)
+  if gap ~= gap_before then
+    redis.call('ZADD', polls, -gap, GAP)
+    redis.call('PEXPIRE', polls, expiry_ms(POLL_MEMORY))
   end
+  if is_now then
+    return now
+  end
+  write_lease(polls, call.channel, poll)
   redis.call('PEXPIRE', polls, expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end
@@ -168,17 +222,19 @@ end
 settle_claims()
 local dead_worker = find_dead_worker()
 
-local poll, serve = now + call.max_sleep, nil
+local poll, serve
 for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
-  local spacing, taken_before = follow_queue_clock(queue), #call.taken
+  local gap, taken_before = follow_queue_clock(queue), #call.taken
   local waiting, due = earliest_list(queue)
   while waiting and #call.taken < call.wanted and call.visits > 0 and due <= now + booking_horizon() do
+    call.is_late = call.is_late or due < now + call.free_horizon * LATE
     serve = serve or serve_list() -- what decides is defined only if a list is due
     serve(queue, waiting)
     waiting, due = earliest_list(queue)
   end
-  poll = math.min(poll, next_poll_time(queue, due, spacing, #call.taken > taken_before))
+  local own = next_poll_time(queue, due, gap, #call.taken > taken_before)
+  poll = math.min(poll or own, own)
 end
 
 if #call.taken == 0 then
@@ -196,4 +252,4 @@ for _, queue_keys in ipairs(call.wake_later) do
     wake(queue_keys[2], now)
   end
 end
-return { call.has_undefined and -1 or poll - now, dead_worker, unpack(call.taken) }
+return { call.has_undefined and -1 or (poll or now + call.max_sleep) - now, dead_worker, unpack(call.taken) }
