@@ -37,6 +37,8 @@ NAMES = (
     "shared",
     "server",
     "paced",
+    "call_costs",
+    "steps",
     "slots",
     "forecasts",
     "clients",
@@ -56,7 +58,10 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, for a first impression")
     parser.add_argument(
-        "--against", type=Path, metavar="PATH", help="another checkout, compared with by `paced`"
+        "--against",
+        type=Path,
+        metavar="PATH",
+        help="another checkout, compared with by `paced` and `call_costs`",
     )
     parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument, Call, pack_doubles, script
 
 
 class WaitingTask(NamedTuple):
@@ -57,20 +57,22 @@ def park_call(
         task.task_id,
         identity,
         int(redelivered),
-        task.rank,
-        task.expires,
-        -1 if task.max_wait is None else to_us(task.max_wait),
-        to_us(remember),
-        task.packed,
-        holder,
-        to_us(lease),
         mode,
         int(task.settles),
-        len(requirement.refs),
+        task.packed,
+        holder,
+        pack_doubles(
+            task.rank,
+            task.expires,
+            -1 if task.max_wait is None else to_us(task.max_wait),
+            to_us(remember),
+            to_us(lease),
+            *requirement.costs,
+        ),
     ]
-    for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
+    for ref in requirement.refs:
         names += keys.line_limit_keys(queue, ref)
-        args += (ref.name, keys.field(ref), cost)
+        args += (ref.name, keys.field(ref))
     if temporary:
         names.append(keys.temporary_queues)
     names.append(keys.totals())
@@ -104,10 +106,7 @@ def claim_call(
     """
     names = [keys.limits, keys.unacknowledged, keys.workers, keys.claims(worker)]
     names += (*queue_keys, keys.totals())
-    args: list[Argument] = [
-        now,
-        worker,
-        keys.wakeup_channel(worker),
+    numbers = pack_doubles(
         to_us(lease),
         len(tokens),
         to_us(horizon),
@@ -115,10 +114,11 @@ def claim_call(
         to_us(poll_interval),
         len(settled),
         len(releases),
-        int(registered),
+        registered,
         len(tokens) if free is None else free,
         to_us(soon_free_horizon),
-    ]
+    )
+    args: list[Argument] = [now, worker, keys.wakeup_channel(worker), numbers]
     args += (*settled, *chain.from_iterable(releases), *acknowledged)
     return Call(script("claim"), names, args)
 

@@ -6,8 +6,10 @@ what it names, and what that names, as the server runs a script from its first l
 and each function that it defines costs time:
 
 * Of most files each function, table or constant is taken by itself.
-* A file that ends with ``return`` is the body of one function with the name of the file. So what
-  only rare calls need is defined only when they need it: ``repair()(queue)``.
+* A function whose first line ends with ``-- rare`` defines what only it needs itself, each time it
+  is called. So calls that do not need it spend no time on that.
+* A file that ends with ``return`` is the body of such a function, with the name of the file. It
+  returns what may be used several times: ``scaling()``.
 
 All of it goes before the script, or in place of its line ``-- library``. A constant (in capitals, a
 number or a string) is written where it is used: a variable that functions refer to costs time, too.
@@ -16,6 +18,7 @@ number or a string) is written where it is used: a variable that functions refer
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -32,6 +35,7 @@ _STRING_OR_COMMENT = re.compile(r"'[^']*'| *--.*")
 _STATEMENT = re.compile(r"^(?=local )", re.MULTILINE)
 _DECLARED = re.compile(r"local (?:function )?(\w+(?:, \w+)*)")
 _RESULT = re.compile(r"^return ", re.MULTILINE)
+_RARE = re.compile(r"^local function (\w+)\(.*\) -- rare$", re.MULTILINE)
 # Names that are mentioned, without fields and what is assigned to.
 _NAME = re.compile(r"'[^']*'|(?<![\w.])([A-Za-z_]\w*)\b(?! =[^=])")
 
@@ -76,18 +80,29 @@ def pack_command(*parts: Argument) -> bytes:
     return b"".join(chunks)
 
 
+def pack_doubles(*numbers: float) -> bytes:
+    """Pack numbers as one argument. A script unpacks them faster than it converts their texts."""
+    return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of what scripts share, without comments.
 
     Attributes:
         declared: the names by which others refer to it.
-        is_body: whether it is the body of a function, with the name of its file.
+        parameters: of a function that defines what only it needs, and whose body is the text; None
+            for other parts.
     """
 
     text: str
     declared: tuple[str, ...]
-    is_body: bool = False
+    parameters: str | None = None
+
+    @property
+    def is_body(self) -> bool:
+        """Whether it is the body of a function that defines what only it needs."""
+        return self.parameters is not None
 
 
 class Library(NamedTuple):
@@ -105,19 +120,28 @@ def library() -> Library:
         for file in sorted((files("celery_throttle") / folder).iterdir(), key=lambda one: one.name):
             name, is_lua, _ = file.name.partition(".lua")
             if is_lua:
-                text = _take_constants(file.read_text(encoding="utf-8"), found.constants)
-                for part in _parts_of(name, text):
+                text = file.read_text(encoding="utf-8")
+                rare = set(_RARE.findall(text))
+                for part in _parts_of(name, _take_constants(text, found.constants), rare):
                     for declared in part.declared:
                         if found.parts.setdefault(declared, part) is not part:
                             raise ValueError(f"{declared} is declared twice, now in {name}.lua")
     return found
 
 
-def _parts_of(name: str, text: str) -> list[Part]:
+def _parts_of(name: str, text: str, rare: AbstractSet[str]) -> list[Part]:
     if _RESULT.search(text):
-        return [Part(text, (name,), is_body=True)]
+        return [Part(text, (name,), parameters="")]
     declarations = [(_DECLARED.match(one), one) for one in _STATEMENT.split(text)]
-    return [Part(one, tuple(found[1].split(", "))) for found, one in declarations if found]
+    return [_part(one, found[1], rare) for found, one in declarations if found]
+
+
+def _part(text: str, declared: str, rare: AbstractSet[str]) -> Part:
+    if declared not in rare:
+        return Part(text, tuple(declared.split(", ")))
+    head, _, body = text.partition("\n")
+    parameters = head[head.index("(") + 1 : -1]
+    return Part(body.removesuffix("end\n"), (declared,), parameters)
 
 
 def _take_constants(text: str, constants: dict[str, str]) -> str:
@@ -178,15 +202,20 @@ def _link(text: str, outer: AbstractSet[Part] = frozenset()) -> str:
         left.remove(part)
         for needed in _needed(part.text, in_bodies=part.is_body):
             include(needed)
-        if part.is_body:
-            body = _link(part.text, outer | own)
-            chunks.append(f"local function {part.declared[0]}()\n{body}end\n")
-        else:
-            chunks.append(part.text)
+        chunks.append(_function(part, outer | own) if part.is_body else part.text)
 
     for part in _needed(text, in_bodies=True):
         include(part)
     return "".join((*chunks, text))
+
+
+def _function(part: Part, outer: AbstractSet[Part]) -> str:
+    """Return the function whose body a part is. What it defines cannot see its parameters."""
+    [name] = part.declared
+    if not part.parameters:
+        return f"local function {name}()\n{_link(part.text, outer)}end\n"
+    body = f"local {part.parameters} = ...\n{part.text}"
+    return f"local function {name}(...)\n{_link(body, outer)}end\n"
 
 
 @cache

@@ -26,7 +26,7 @@ from celery_throttle.operations.waiting import quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker import tuning
-from celery_throttle.worker.demand import Demand
+from celery_throttle.worker.demand import Demand, RunTimes
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.slots import ReportQueue, SlotKeys, read_slot_keys
 
@@ -67,6 +67,7 @@ class Claim:
     #: What was taken with the task, if its run settles.
     takes: Sequence[Taken] = ()
     status: ClaimStatus = ClaimStatus.HELD
+    began: float = 0.0  #: when the pool got the task (monotonic); 0.0 if it has not, or has ended
 
     @property
     def name(self) -> str:
@@ -86,6 +87,10 @@ class Claim:
     def start(self) -> bool:
         """Record that the pool gets the task; False if it must not start in this worker."""
         return self.claims.start(self)
+
+    def end(self) -> None:
+        """Record that the task has left its process."""
+        self.claims.end(self)
 
     def settle(self) -> None:
         """Record that the message is acknowledged, which ends the claim."""
@@ -128,6 +133,7 @@ class Claims:
         )
         self._next = 1
         self._starts = Demand()
+        self._runs = RunTimes()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -188,12 +194,27 @@ class Claims:
                 self._begin_requeue(claim)
             if not claim.is_returned:
                 claim.status = ClaimStatus.STARTED
-        self._starts.count(None, time.monotonic())
+            now = time.monotonic()
+            if claim.is_started and not claim.began:
+                claim.began = now
+                self._runs.begin()
+        self._starts.count(None, now)
         return claim.is_started
+
+    def end(self, claim: Claim) -> None:
+        """See :meth:`Claim.end`."""
+        with self._lock:
+            if claim.began:
+                self._runs.end(time.monotonic() - claim.began)
+                claim.began = 0.0
 
     def recent_starts(self) -> int:
         """Return how many claims were started in 20 ms recently."""
         return self._starts.recent(None, time.monotonic())
+
+    def short_runs(self) -> int:
+        """Return how many processes run claimed tasks, or will, if such tasks end within 5 ms."""
+        return self._runs.running + len(self.unstarted()) if self._runs.are_short() else 0
 
     def settle(self, claim: Claim) -> None:
         """See :meth:`Claim.settle`."""

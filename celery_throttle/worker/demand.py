@@ -28,3 +28,25 @@ class Demand:
         """Return how many tasks were counted in the last 20 ms."""
         began, before, current = self._counts.get(key, (now, 0, 0))
         return max(before, current) if now - began <= 2 * tuning.BOOKING_HORIZON_SECONDS else 0
+
+
+class RunTimes:
+    """The tasks that run in this worker's processes, and how long those before them took."""
+
+    def __init__(self) -> None:
+        self.running = 0  #: tasks that have begun, and not ended
+        #: The longest time (s) of a recent task: shorter ones reduce it by a tenth each.
+        self._longest = tuning.SOON_FREE_SECONDS
+
+    def begin(self) -> None:
+        """Record that a task begins."""
+        self.running += 1
+
+    def end(self, seconds: float) -> None:
+        """Record that a task has ended, after some seconds."""
+        self.running -= 1
+        self._longest = max(seconds, 0.9 * self._longest)
+
+    def are_short(self) -> bool:
+        """Return whether the processes of these tasks will probably be free within 5 ms."""
+        return self._longest < tuning.SOON_FREE_SECONDS

@@ -11,10 +11,12 @@ constant bounds. Imports nothing.
 #: task has used. Pacing has no gaps, and no start is later after its admission than this.
 BOOKING_HORIZON_SECONDS = 0.020
 #: A claim call also claims for processes that will be free within this time, where tasks end fast:
-#: so one call claims several tasks.
+#: so one call claims several tasks. If no recent task took longer, it claims for all processes in
+#: which claimed tasks run, each start up to the horizon above.
 SOON_FREE_SECONDS = BOOKING_HORIZON_SECONDS / 4
-#: How far ahead such a task may be booked. Slower limits are claimed for free processes only, so
-#: that none of these tasks has to go back to its line.
+#: How far ahead a start may be booked for a process that is not free, if some tasks take longer.
+#: Slower limits are claimed for free processes only, so that none of these tasks has to go back to
+#: its line.
 SOON_FREE_BOOKING_SECONDS = 0.001
 
 # Polling for claims.
@@ -26,7 +28,9 @@ RESUBSCRIBE_SECONDS = 0.5  # until a worker that has lost the server subscribes 
 #: the bytes of tasks that one call reads, see ``commands.lua``.
 CLAIM_BATCH_SIZE = 200
 CLAIM_RETRY_SECONDS = 1.0  # until a claim call is repeated to which the server replied an error
-SETTLE_REPORT_SECONDS = 0.020  # how long a settled claim may stay unreported
+#: How long a settled claim may stay unreported: the next poll of a busy worker comes sooner. If the
+#: worker is killed before, the task runs once more.
+SETTLE_REPORT_SECONDS = 0.050
 #: Slots that are released sooner than this after the server's last reply are reported together.
 RELEASE_REPORT_SECONDS = 0.002
 REQUEUE_BATCH_SIZE = 100  # claims that one call requeues: the server does nothing else meanwhile
@@ -63,6 +67,9 @@ RULES_REPORT_SECONDS = 60.0  # how long the report of a worker about its file co
 GATHER_SECONDS = 0.004  # how long requests that come fast, one by one, are gathered for one call
 QUOTA_BATCH_SIZE = 7  # requests that one call takes units for, beside the one that has a process
 QUOTA_CACHE_SIZE = 1024  # requirements with remembered units, or a remembered refusal
+#: How long tasks join their line without a call of the gate before, once one has joined it. The
+#: call that parks a task decides as well.
+PARKED_MEMORY_SECONDS = 0.250
 DEMAND_CACHE_SIZE = 4096  # requirements with counted demand; beyond, all are counted anew
 #: Requests decided, and tasks parked, in one round trip of `DecisionBatch`; the bytes of their
 #: messages from which on no other is added; and the time until the next round: the ends of tasks

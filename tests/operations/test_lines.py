@@ -383,6 +383,7 @@ def test_a_line_keeps_its_place_while_a_limit_is_not_known(lines: Protocol) -> N
     lines.now += SECOND
     assert [(row.id, row.admitted) for row in lines.claim(registered=False)] == [("a", True)]
     lines.client.delete("{throttle}:limits")
+    lines.now += SECOND
     assert [(row.id, row.admitted) for row in lines.claim(registered=True)] == [("b", False)]
 
 

@@ -42,6 +42,35 @@ def run_in_threads(*calls: Callable[[], Any], apart: float = 0.0) -> None:
         thread.join()
 
 
+def test_processes_are_booked_again_while_all_recent_tasks_are_short(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long task counts until some short ones have ended after it."""
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    held = iter(claims)
+
+    def run(seconds: float) -> None:
+        nonlocal now
+        claim = next(held)
+        assert claim.start()
+        now += seconds
+        claim.end()
+        claim.end()  # counts once
+        claim.settle()
+
+    assert claims.short_runs() == 0
+    run(0.001)
+    assert claims.short_runs() == TASKS - 1
+    run(0.006)
+    assert claims.short_runs() == 0
+    run(0.001)
+    run(0.001)
+    assert claims.short_runs() == TASKS - 4
+    assert next(held).start()
+    assert claims.short_runs() == TASKS - 4
+
+
 def test_no_token_is_reserved_twice(lines: Protocol) -> None:
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     tokens: list[int] = []

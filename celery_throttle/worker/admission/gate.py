@@ -206,6 +206,8 @@ class Gate:
         status = yield from self.waiting.park(request, limits, requirement, may_run=may_run)
         if status is Status.BOOKED:
             self._quota.forget_refusal(requirement)
+        elif status is Status.PARKED:
+            self._quota.remember_refusal(requirement)
         return status
 
     # Several requests in one round trip.
@@ -318,7 +320,10 @@ class Gate:
 
     def end(self, request: Any) -> None:
         """Record that a task has ended, in whatever way, or was not started after all."""
-        request.throttle_state.end()
+        task: TaskState = request.throttle_state
+        task.end()
+        if task.claim is not None:
+            task.claim.end()
         self.slots.end(request)
         if self.pool.idle_requests:
             self.pool.idle_requests.discard(request)

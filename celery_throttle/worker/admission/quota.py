@@ -135,6 +135,13 @@ class Quota:
         if block is not None and not block.starts:
             del self._blocks[requirement]
 
+    def remember_refusal(self, requirement: Requirement) -> None:
+        """Remember for 250 ms that a task has joined a line, unless starts are left."""
+        now = time.monotonic()
+        block = self._blocks.get(requirement)
+        if block is None or not block.starts or not block.lasts(now):
+            self._add(requirement, Block(now, lifetime=tuning.PARKED_MEMORY_SECONDS), now)
+
     def _has_block(self, requirement: Requirement, now: float) -> bool:
         """Return whether there are starts, or the limit was full a moment ago."""
         block = self._blocks.get(requirement)
@@ -193,13 +200,11 @@ class Quota:
     def _cache(
         self, wants: Sequence[GateRequest], replies: Sequence[Sequence[int]], now: float
     ) -> None:
-        if len(self._blocks) > tuning.QUOTA_CACHE_SIZE:
-            self._blocks = {key: one for key, one in self._blocks.items() if one.lasts(now)}
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
             if reply[0] == ReplyStatus.ALLOWED:
                 _, starts, at_once, wait_us, interval_ns, lifetime_us = reply
-                self._blocks[want.requirement] = Block(
+                block = Block(
                     now,
                     starts,
                     at_once,
@@ -207,8 +212,14 @@ class Quota:
                     interval_ns / NANOSECONDS,
                     lifetime_us / MICROSECONDS,
                 )
+                self._add(want.requirement, block, now)
             elif reply[0] == ReplyStatus.REFUSED:
-                self._blocks[want.requirement] = Block(now)
+                self._add(want.requirement, Block(now), now)
+
+    def _add(self, requirement: Requirement, block: Block, now: float) -> None:
+        if len(self._blocks) > tuning.QUOTA_CACHE_SIZE:
+            self._blocks = {key: one for key, one in self._blocks.items() if one.lasts(now)}
+        self._blocks[requirement] = block
 
     def _want(self, requirement: Requirement, now: float) -> GateRequest:
         times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1

@@ -37,10 +37,12 @@ class Capacity(NamedTuple):
     """The processes that tasks may be claimed for."""
 
     free: int  #: processes that are free now, and for which no task is booked
-    soon_free: int = 0  #: processes that will probably be free within `SOON_FREE_SECONDS`
+    soon_free: int = 0  #: processes that will probably be free at a start that is booked for them
     #: Whether other tasks wait in this worker for a process. Then no start is booked ahead, as it
     #: might find no process when its time comes.
     contended: bool = False
+    #: How far ahead (s) a start may be booked for a process that is not free yet.
+    soon_free_horizon: float = tuning.SOON_FREE_BOOKING_SECONDS
 
 
 class ClaimReply(NamedTuple):
@@ -92,6 +94,11 @@ class ClaimCall:
         """Renew the lease, settle claims and release slots; claim nothing."""
         self.claim(lambda: Capacity(0))
 
+    def pass_poll(self) -> None:
+        """Let other workers poll now for what is due: this one has no process. Report as well."""
+        with self.lock:
+            self._run(Capacity(0), is_passing=True)
+
     def claim(self, capacity: Callable[[], Capacity]) -> ClaimReply | None:
         """Claim tasks that are due; report as well. None if the server cannot be reached.
 
@@ -120,7 +127,7 @@ class ClaimCall:
         first = self._first_queue = (self._first_queue + 1) % max(1, len(queues))
         return [key for keys in queues[first:] + queues[:first] for key in keys]
 
-    def _run(self, capacity: Capacity) -> ClaimReply | None:
+    def _run(self, capacity: Capacity, *, is_passing: bool = False) -> ClaimReply | None:
         if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
         began = time.monotonic()
@@ -137,13 +144,13 @@ class ClaimCall:
         call = claim_call(
             self.claims.keys,
             self.claims.worker,
-            self.queue_keys() if count else (),
+            self.queue_keys() if count or is_passing else (),
             tokens,
             lease=self.lease,
             poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
             free=free,
             horizon=0.0 if capacity.contended else tuning.BOOKING_HORIZON_SECONDS,
-            soon_free_horizon=tuning.SOON_FREE_BOOKING_SECONDS,
+            soon_free_horizon=capacity.soon_free_horizon,
             settled=settled,
             releases=releases,
             acknowledged=self.take_acknowledged(),

@@ -26,6 +26,8 @@ from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
 from celery_throttle.worker.hooks.timers import Alarm, Timers
 
+HORIZON = tuning.BOOKING_HORIZON_SECONDS
+
 
 @dataclass(eq=False, repr=False)
 class Scheduler:
@@ -76,6 +78,7 @@ class Scheduler:
         """Let the most overdue shard poll if a process is free; otherwise queue for a process."""
         if self.count_free() <= 0:
             self._queue()
+            self._pass_polls()
             return
         with self._lock:
             now, due = time.monotonic(), None
@@ -87,6 +90,13 @@ class Scheduler:
             self._alarm.set(by_time[0][1] - now)
         if due is not None:
             due.run()
+
+    def _pass_polls(self) -> None:
+        """Let other workers poll for the shards that are due: this one has no process for them."""
+        now = time.monotonic()
+        for poller, at in list(self._due_times.items()):
+            if at <= now and self.is_running:
+                poller.pass_poll()
 
     def _queue(self) -> None:
         """Queue for a process, with the tasks that wait in this worker for one."""
@@ -128,6 +138,8 @@ class Poller:
     dispatcher: Dispatcher
     outage: OutageMode
     more_are_due: bool = False  #: whether the last poll left tasks that are due
+    #: Whether other workers expect the next poll of this one, and therefore poll later.
+    is_expected: bool = False
 
     def __post_init__(self) -> None:
         self._report_alarm = Alarm(self.timers, self._report)
@@ -187,6 +199,12 @@ class Poller:
         """Poll, or queue to poll after the calls to a slow server."""
         self._backoff.run_or_queue(self._poll_if_free)
 
+    def pass_poll(self) -> None:
+        """Let other workers poll, if they expect this one to, which has no process."""
+        if self.is_expected:
+            self.is_expected = False
+            self._backoff.run_or_queue(self.call.pass_poll)
+
     def _poll_if_free(self) -> None:
         if self.scheduler.count_free() > 0:
             self._poll()
@@ -197,8 +215,11 @@ class Poller:
         """Claim the tasks that are due, for the free processes."""
         for task in self.revoked.withdraw():
             self.dispatcher.dispatch(task)
+        self._report_alarm.cancel()  # the call reports what has ended by now
         with self.scheduler.claiming:
             reply = self.call.claim(self._capacity)
+        if self._claims.settled:  # the call has failed
+            self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         if reply is None:
             # At the end of an outage, `poll_in(0)` follows.
             lost = self.outage.is_on
@@ -207,17 +228,23 @@ class Poller:
         self.more_are_due = bool(reply.tasks) and not reply.wait
         for task in reply.tasks:
             self.dispatcher.dispatch(task)
+        self.is_expected = reply.wait > 0 and self.scheduler.count_free() > 0
         if reply.dead_worker and self._had_time_to_renew():
             self._claims.reclaim(reply.dead_worker)
         self.poll_in(reply.wait)
 
     def _capacity(self) -> Capacity:
-        contended = self.scheduler.pool.is_contended()
-        # As many processes will be free in a moment as claims have started in such a time recently.
-        # A task that is claimed for one of them starts within 20 ms, or goes back to its line.
-        starts = 0 if contended else self._claims.recent_starts()
-        soon_free = int(starts * tuning.SOON_FREE_SECONDS / tuning.BOOKING_HORIZON_SECONDS)
-        return Capacity(self.scheduler.count_free(), soon_free, contended)
+        free, contended = self.scheduler.count_free(), self.scheduler.pool.is_contended()
+        if contended:
+            return Capacity(free, contended=True)
+        # A task that is claimed for a process that is not free starts within 20 ms, or goes back to
+        # its line. As many will be free in a moment as claims have started in such a time recently;
+        # and if tasks are short, all those in which claimed tasks run, long before a later start.
+        soon_free = int(self._claims.recent_starts() * tuning.SOON_FREE_SECONDS / HORIZON)
+        short_runs = min(self._claims.short_runs(), self.scheduler.pool.count_processes() - free)
+        if short_runs > 0:
+            return Capacity(free, max(soon_free, short_runs), soon_free_horizon=HORIZON)
+        return Capacity(free, soon_free)
 
     def _had_time_to_renew(self) -> bool:
         """Whether a worker that lives would have renewed its lease after an outage.

@@ -211,7 +211,8 @@ class ParkingPolicy(WaitingPolicy):
             return Status.PARKED
         position, expected_us, index, wait_us = fields
         wait, expected = wait_to_seconds(wait_us), wait_to_seconds(expected_us)
-        if wait is not None:  # else the resume wakes a worker
+        # Some worker polls already for a line that has tasks, and a resume wakes one.
+        if wait is not None and position == 1:
             self.on_parked(wait)
         ref = requirement.refs[index - 1]
         announce_wait(request, limits, ref, retry_after=wait, position=position, expected=expected)

@@ -27,7 +27,7 @@ from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
-from celery_throttle.worker.tuning import GATHER_SECONDS
+from celery_throttle.worker.tuning import GATHER_SECONDS, PARKED_MEMORY_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
 from celery_throttle.worker.waiting.park import ParkingPolicy
 
@@ -187,6 +187,30 @@ def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:
     bench.now += HORIZON + 0.001
     assert bench.take(never) is None
     assert bench.calls == 3
+
+
+def test_a_limit_is_not_asked_again_while_tasks_join_its_line(bench: Bench) -> None:
+    """The call that parks a task decides as well, so it can be the only one."""
+    never = one("never")
+    assert bench.take(never) == 0.0
+    assert bench.take(never) is None
+    for _ in range(3):
+        bench.quota.remember_refusal(never)
+        bench.now += PARKED_MEMORY_SECONDS - 0.001
+        assert bench.take(never) is None
+    assert bench.calls == 2
+    bench.quota.forget_refusal(never)
+    assert bench.take(never) is None
+    assert bench.calls == 3
+
+
+def test_a_task_that_joined_a_line_takes_no_units_from_others(bench: Bench) -> None:
+    """Units that were taken before it was refused are used."""
+    bench.make_busy()
+    while bench.calls == 0:
+        assert bench.take(one("bulk")) is not None
+    bench.quota.remember_refusal(one("bulk"))
+    assert bench.quota.use(one("bulk")) is not None
 
 
 #: What matters only to those that are parked, or while the server is lost.

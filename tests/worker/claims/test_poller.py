@@ -52,15 +52,15 @@ class OneProcess:
     """The scheduler of a prefork worker with one process; its claim calls are counted."""
 
     def __init__(self) -> None:
-        self.polls = 0
+        self.polls = self.passed = 0
         pool = SimpleNamespace(_putlock=None, _processes=1, _cache={}, _all_inqueues=[1])
         self._pool = pool
         self._semaphore = LaxBoundedSemaphore(1)
         self.timer = Timer()
         hub = SimpleNamespace(call_soon=lambda call, *args: call(*args))
-        wrapper = SimpleNamespace(_pool=pool, maintain_pool=lambda: None)
+        wrapper = SimpleNamespace(_pool=pool, num_processes=1, maintain_pool=lambda: None)
         self._controller = SimpleNamespace(hub=hub, pool=wrapper, semaphore=self._semaphore)
-        self.recent_starts = 0
+        self.recent_starts = self.short_runs = 0
         self._consumer = SimpleNamespace(hub=hub, controller=self._controller)
         timers: Any = self.timer
         self.backoff = Backoff(timers)
@@ -69,12 +69,17 @@ class OneProcess:
         self.polls += capacity().free > 0
         return ClaimReply(0.001)
 
+    def _pass_poll(self) -> None:
+        self.passed += 1
+
     def connect(self) -> None:
         nothing: Any = SimpleNamespace(
             claim=self._claim,
+            pass_poll=self._pass_poll,
             replied_at=0.0,
             unstarted=list,
             recent_starts=lambda: self.recent_starts,
+            short_runs=lambda: self.short_runs,
             releases=(),
             settled=(),
             withdraw=list,
@@ -132,6 +137,20 @@ def test_a_busy_worker_polls_again_after_it_lost_the_broker() -> None:
     assert worker.end()
     worker.begin()
     assert worker.end()
+
+
+def test_a_worker_without_a_process_lets_others_poll_once() -> None:
+    """They expect it to poll at the time that it was given."""
+    worker = OneProcess()
+    worker.connect()
+    worker.begin()
+    assert (worker.polls, worker.passed) == (1, 1)
+    worker.poller.poll_in(0)
+    worker.timer.run()
+    assert worker.passed == 1
+    assert worker.end()
+    worker.begin()
+    assert worker.passed == 2
 
 
 def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
@@ -249,6 +268,11 @@ def test_processes_are_expected_to_be_free_soon_where_tasks_end_fast() -> None:
     worker.recent_starts = 40
     expected = 40 * SOON_FREE_SECONDS / BOOKING_HORIZON_SECONDS
     assert worker.poller._capacity() == Capacity(1, int(expected), contended=False)
+    worker.short_runs, worker.recent_starts = 3, 2
+    assert worker.poller._capacity().soon_free == 0  # nothing runs in its process
+    worker._controller.pool.num_processes = 3
+    assert worker.poller._capacity() == Capacity(1, 2, soon_free_horizon=BOOKING_HORIZON_SECONDS)
+    worker._controller.pool.num_processes = 1
     worker._semaphore.acquire(lambda: None)
     worker._semaphore.acquire(lambda: None)  # a task waits for a process, and gets the next one
     assert worker.poller._capacity().soon_free == 0
@@ -261,6 +285,9 @@ class Shard:
 
     def __init__(self, name: str, polled: list[str], booked: list[str]) -> None:
         self._name, self._polled, self._booked = name, polled, booked
+
+    def pass_poll(self) -> None:
+        pass
 
     def run(self) -> None:
         self._polled.append(self._name)

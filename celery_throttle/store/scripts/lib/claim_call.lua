@@ -1,15 +1,19 @@
 -- claim_call.lua: the arguments of `claim.lua`, and what the call has done so far.
 
+local claim_numbers = { struct.unpack('<dddddddddd', ARGV[4]) }
+
 local call = {
-  worker = ARGV[2], channel = ARGV[3], lease_ends = now + tonumber(ARGV[4]),
+  worker = ARGV[2], channel = ARGV[3], lease_ends = now + claim_numbers[1],
   definitions = KEYS[1], unacknowledged = KEYS[2], workers = KEYS[3], claims = KEYS[4],
-  wanted = tonumber(ARGV[5]), max_sleep = tonumber(ARGV[8]),
-  free_processes = tonumber(ARGV[12]), free_horizon = tonumber(ARGV[6]), busy_horizon = tonumber(ARGV[13]),
-  token = tonumber(ARGV[7]),   -- of the next task
+  wanted = claim_numbers[2], max_sleep = claim_numbers[5], settled = claim_numbers[6], releases = claim_numbers[7],
+  free_processes = claim_numbers[9], free_horizon = claim_numbers[3], busy_horizon = claim_numbers[10],
+  token = claim_numbers[4],    -- of the next task
   taken = {},                  -- rows of the reply
+  last_start = false,          -- the latest start (us) that is booked for one of them
+  is_late = false,             -- whether a list was served so late that workers have to poll sooner
   bytes = 0,                   -- of the tasks read so far
-  visits = tonumber(ARGV[5]) + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
-  is_registered = ARGV[11] == '1', -- whether the worker has registered its limits since its last call
+  visits = claim_numbers[2] + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
+  is_registered = claim_numbers[8] == 1, -- whether the worker has registered its limits since its last call
   has_undefined = false,       -- whether a line needs a limit that the worker has to register first
   wake_later = {},             -- {due, polls} of queues that wait for a slot released by this call
 }

@@ -19,7 +19,8 @@ local MAX_EXACT = 4503599627370496
 -- was set back. Twin: MAX_BOOKING_US in `celery_throttle/limits/limit.py`.
 local FARTHEST = 20000
 
--- Format an integer with all its digits. Commands need this for numbers of 10^17 and more.
+-- Format an integer with all its digits, as part of a text or for a reply. Commands take a number as it is: below 10^17
+-- with all its digits, and a score may be greater.
 local function format_integer(number)
   return string.format('%.0f', number)
 end

@@ -61,8 +61,14 @@ local function commit(requirements, at, requests)
   if requirements.has_shadows then
     shadow()(requirements, at, requests or 1)
   end
-  for _, requirement in ipairs(requirements) do
-    increase_total(requirement.name, 'granted', requirement.limits[1].cost)
+  local granted = 0 -- of one name: its keys follow each other, and are counted at once
+  for i = 1, #requirements do
+    local requirement, following = requirements[i], requirements[i + 1]
+    granted = granted + requirement.limits[1].cost
+    if not following or following.name ~= requirement.name then
+      increase_total(requirement.name, 'granted', granted)
+      granted = 0
+    end
   end
 end
 

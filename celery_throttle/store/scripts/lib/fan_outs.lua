@@ -39,7 +39,7 @@ local function expire_fan_out(record, is_kept)
 end
 
 -- Change the number of waiting tasks. If the record has expired, it stays so.
-local function change_fan_out_waiting(record, change)
+local function change_fan_out_waiting(record, change) -- rare
   if redis.call('EXISTS', record) == 1 then
     local waiting = redis.call('HINCRBY', record, 'waiting', change)
     if waiting <= 0 or waiting == change then

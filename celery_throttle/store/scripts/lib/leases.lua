@@ -5,7 +5,7 @@
 local WRITTEN = ''
 
 local function write_lease(set, member, deadline)
-  redis.call('ZADD', set, format_integer(deadline), member, format_integer(-now), WRITTEN)
+  redis.call('ZADD', set, deadline, member, -now, WRITTEN)
 end
 
 -- Remove a lease; with the last one the set is removed.
@@ -26,7 +26,7 @@ end
 local function move_back(set, step)
   local found, members = redis.call('ZRANGE', set, '(0', '+inf', 'BYSCORE', 'WITHSCORES'), {}
   for i = 1, #found, 2 do
-    members[i], members[i + 1] = format_integer(math.max(1, found[i + 1] - step)), found[i]
+    members[i], members[i + 1] = math.max(1, found[i + 1] - step), found[i]
   end
   call_with('ZADD', set, members)
 end
@@ -37,6 +37,6 @@ local function follow_clock(set)
   local written = -(redis.call('ZSCORE', set, WRITTEN) or 0)
   if written > now + FARTHEST then
     move_back(set, written - now)
-    redis.call('ZADD', set, format_integer(-now), WRITTEN)
+    redis.call('ZADD', set, -now, WRITTEN)
   end
 end

@@ -10,7 +10,8 @@
 --   <queue>.messages   hash    task id -> packed row: {line, costs, expires, parked, message, score, key caps,
 --                              position, settles}
 --   <queue>.due        zset    waiting list -> when (us) its limit next has room for the first line
---   <queue>.polls      zset    channel of a worker -> when (us) it polls next; and WRITTEN, see `leases.lua`
+--   <queue>.polls      zset    channel of a worker -> when (us) it polls next; WRITTEN, see `leases.lua`; and GAP,
+--                              see `claim.lua`
 --   waiting            zset    the waiting list: lines of one queue that wait at one limit and key -> score, see
 --                              `waiting_lists.lua`
 --   backlog            string  number of tasks that wait at one limit and key, over all queues
@@ -59,7 +60,7 @@ end
 -- clock may stand still or be set back, so the score is above that of the last task of the rank.
 local function next_task_score(line, rank)
   local from, to = rank * RANK_SPAN, (rank + 1) * RANK_SPAN - 1
-  local last = redis.call('ZRANGE', line, format_integer(to), format_integer(from),
+  local last = redis.call('ZRANGE', line, to, from,
                           'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
   local score = from + math.floor(now / 64)
   return last[2] and math.max(score, tonumber(last[2]) + 1) or score
@@ -120,10 +121,9 @@ local function holder_of(worker, token)
   return worker .. ' ' .. token
 end
 
--- The costs of the task at a position from 0, nil if there is none or they cannot be read; and the bytes of its row, of
--- which only the line and the costs are unpacked, not the message.
-local function read_costs(messages, line, position)
-  local id = redis.call('ZRANGE', line, format_integer(position), format_integer(position))[1]
+-- The costs of a task, nil if its id is nil or they cannot be read; and the bytes of its row, of which only the line and
+-- the costs are unpacked, not the message.
+local function read_costs(messages, id)
   local row = id and redis.call('HGET', messages, id)
   if not row then
     return nil, 0

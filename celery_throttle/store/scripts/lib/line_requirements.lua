@@ -5,7 +5,8 @@ local function requirements_of(descriptor, costs)
   local requirements = {}
   for i, limit_keys in ipairs(descriptor.limits) do
     requirements[i] = { name = limit_keys[NAME], state = limit_keys[STATE], entries = limit_keys[ENTRIES],
-                        cost = costs[i] or 0, pause = 0, has_key = limit_keys[NAME] ~= limit_keys[FIELD] }
+                        cost = costs[i] or 0, pause = 0, has_key = limit_keys[NAME] ~= limit_keys[FIELD],
+                        limits = false, since = 0, ends = false, weight = 1 }
   end
   return requirements
 end
@@ -35,7 +36,9 @@ local function load_requirements(definitions, descriptor, requirements, holder, 
     local weight = 2 * (#requirements + i)
     requirements[i].weight = weight_in_force(found[weight - 1]) or weight_in_force(found[weight]) or 1
     for _, limit in ipairs(requirements[i].limits) do
-      limit.holder, limit.lease = holder, lease
+      if limit.tag == SLOTS then
+        limit.holder, limit.lease = holder, lease
+      end
     end
   end
   descriptor.weight = not undefined and weight_of(requirements) or nil
@@ -54,6 +57,13 @@ local function slot_keys_of(requirements, descriptor)
     end
   end
   return found
+end
+
+-- Take the cost of a task for its start after a wait (us). Returns the marks that its run gets if it settles, and the keys
+-- entries and waiting-lists of each slot.
+local function take_for_run(requirements, descriptor, costs, wait, settles) -- rare
+  commit(requirements, now + wait)
+  return settles and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys_of(requirements, descriptor))
 end
 
 -- Measure how many more tasks may wait at a requirement. Adds to it

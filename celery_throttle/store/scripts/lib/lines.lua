@@ -9,7 +9,7 @@ local function count_in_key_caps(descriptor, change)
 end
 
 -- Forget a line that has no tasks any more.
-local function end_line(line, descriptor)
+local function end_line(line, descriptor) -- rare
   local queue = descriptor.queue
   redis.call('HDEL', queue[LINES], line)
   count_in_key_caps(descriptor, -1)
@@ -19,7 +19,7 @@ local function end_line(line, descriptor)
 end
 
 -- Let a line wait at one of its limits, whose waiting list is due after a wait (us).
-local function attach_line(line, descriptor, limit_index, wait)
+local function attach_line(line, descriptor, limit_index, wait) -- rare
   local limit_keys, queue = descriptor.limits[limit_index], descriptor.queue
   local waiting = limit_keys[WAITING]
   redis.call('HSET', queue[LINES], line, pack_descriptor(limit_index, descriptor))
@@ -41,28 +41,21 @@ local function attach_line(line, descriptor, limit_index, wait)
   end
 end
 
--- Add a task with its packed row to a line. If the line is not known yet, it waits at the limit `bottleneck` (0 for
--- any), which has room for it after a wait (us).
-local function join_line(line, descriptor, id, score, row, wait, bottleneck)
-  local queue, known = descriptor.queue, redis.call('HGET', descriptor.queue[LINES], line)
-  if descriptor.temporary then
-    redis.call('ZADD', descriptor.temporary, format_integer(now), queue[LINES])
+-- A line that has an entry in its queue has a new first task, which its limit has room for after a wait (us).
+local function serve_new_first(line, descriptor, limit_keys, is_alone, wait) -- rare
+  local queue = descriptor.queue
+  if is_alone then
+    -- The line was registered but empty: the server has lost its tasks.
+    repair()(queue, line)
   end
-  redis.call('ZADD', line, format_integer(score), id)
-  local is_alone = redis.call('ZCARD', line) == 1
-  if known then
-    local limit_index = string.byte(known, 1)
-    local limit_keys = descriptor.limits[limit_index] or select(2, unpack_descriptor(known)).limits[limit_index]
-    change_backlog(limit_keys, 1)
-    if is_alone then
-      -- The line was registered but empty: the server has lost its tasks.
-      repair()(queue, line)
-    end
-    if redis.call('ZRANK', line, id) == 0 then
-      update_rank(limit_keys[WAITING], line, descriptor)
-      bring_forward(limit_keys, queue, wait)
-    end
-  elseif descriptor.limits[1] then
+  update_rank(limit_keys[WAITING], line, descriptor)
+  bring_forward(limit_keys, queue, wait)
+end
+
+-- A task has joined a line that has no entry in its queue; see `join_line`.
+local function begin_line(line, descriptor, is_alone, wait, bottleneck) -- rare
+  local queue = descriptor.queue
+  if descriptor.limits[1] then
     if is_alone then
       count_in_key_caps(descriptor, 1)
     else
@@ -77,7 +70,29 @@ local function join_line(line, descriptor, id, score, row, wait, bottleneck)
     -- A task comes back whose descriptor was lost: only the waiting list is known.
     local waiting = descriptor.limits[0][WAITING]
     enter_list(waiting, line, descriptor)
-    redis.call('ZADD', queue[DUE], format_integer(now), waiting)
+    redis.call('ZADD', queue[DUE], now, waiting)
+  end
+end
+
+-- Add a task with its packed row to a line. If the line is not known yet, it waits at the limit `bottleneck` (0 for
+-- any), which has room for it after a wait (us). `is_behind`: whether it is known that others come before it.
+local function join_line(line, descriptor, id, score, row, wait, bottleneck, is_behind)
+  local queue, known = descriptor.queue, redis.call('HGET', descriptor.queue[LINES], line)
+  if descriptor.temporary then
+    redis.call('ZADD', descriptor.temporary, now, queue[LINES])
+  end
+  redis.call('ZADD', line, score, id)
+  local is_first = not is_behind and redis.call('ZRANK', line, id) == 0
+  local is_alone = is_first and redis.call('ZCARD', line) == 1
+  if known then
+    local limit_index = string.byte(known, 1)
+    local limit_keys = descriptor.limits[limit_index] or select(2, unpack_descriptor(known)).limits[limit_index]
+    change_backlog(limit_keys, 1)
+    if is_first then
+      serve_new_first(line, descriptor, limit_keys, is_alone, wait)
+    end
+  else
+    begin_line(line, descriptor, is_alone, wait, bottleneck)
   end
   redis.call('HSET', queue[MESSAGES], id, row)
   if descriptor.fan_out then
@@ -85,7 +100,7 @@ local function join_line(line, descriptor, id, score, row, wait, bottleneck)
   end
 end
 
--- Add a task that waits for the first time, and wake a worker that would otherwise poll too late for it.
+-- Add the first task of a line, and wake a worker that would otherwise poll too late for it.
 local function join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   local earliest = redis.call('ZRANGE', descriptor.queue[DUE], 0, 0, 'WITHSCORES')[2]
   join_line(line, descriptor, id, score, row, wait, bottleneck)

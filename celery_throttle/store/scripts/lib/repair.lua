@@ -15,7 +15,7 @@ return function(queue, refilled)
     end
     if incomplete[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
       register_list(limit_keys, queue)
-      redis.call('ZADD', queue[DUE], format_integer(now), waiting)
+      redis.call('ZADD', queue[DUE], now, waiting)
     end
     if line == refilled or redis.call('EXISTS', line) == 0 then
       lost[line] = { descriptor, limit_keys }
@@ -28,7 +28,7 @@ return function(queue, refilled)
     for i = 1, #rows[2], 2 do
       local row = unpack_row(rows[2][i + 1])
       if row and lost[row[LINE]] then
-        redis.call('ZADD', row[LINE], format_integer(row[SCORE]), rows[2][i])
+        redis.call('ZADD', row[LINE], row[SCORE], rows[2][i])
       end
     end
     cursor = rows[1] ~= '0' and rows[1]

@@ -7,6 +7,7 @@
 --   requirements, undefined    see `load_requirements`
 --   slot_keys              of the slots that each task takes, nil if it takes none
 --   entries                ids and scores of its first tasks
+--   is_opaque              whether only the written state tells what its limits leave for the next task
 
 -- The next line of a waiting list, its score, and the score of the line after it. The last is nil if there is no
 -- other line, and the line's own score if it is not known.
@@ -55,8 +56,9 @@ local function max_batch_size(line)
         return 0
       elseif limit.tag == SLOTS then
         most, line.slot_keys = 1, slot_keys_of(line.requirements, line.descriptor)
+        line.is_opaque = true
       elseif limit.tag == SLIDING_LOG then
-        most = 1
+        most, line.is_opaque = 1, true
       end
     end
   end
@@ -135,6 +137,19 @@ local function write_claim_totals(batch, descriptor)
   end
 end
 
+-- After the last task that the worker wants: when its limit has room for the next task of the line.
+-- So a worker without a process polls for that start, and not at once. If another limit has less room, or if nobody
+-- waits, the next call finds out.
+local function predict_wait(line, batch, next_id)
+  local costs = read_costs(line.queue[MESSAGES], next_id)
+  if costs and set_costs(line.requirements, costs) then
+    local wait, bottleneck = decide(line.requirements, true)
+    if wait > 0 and bottleneck == line.limit_index and line.requirements.bookable then
+      batch.wait, batch.bottleneck = wait, bottleneck
+    end
+  end
+end
+
 -- Decide over tasks of a line in their order, until one has to wait; adds rows to the reply, and writes nothing.
 -- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
 -- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
@@ -183,6 +198,7 @@ local function decide_batch(line, ids)
       local reply = { call.token, kind, wait, row and now - row[PARKED] or 0, row and row[MESSAGE] or '', id }
       if kind == 1 then
         charge(requirements, now + wait)
+        call.last_start = math.max(call.last_start or 0, now + wait)
         if requirements.has_shadows then
           shadow()(requirements, now + wait, 1)
         end
@@ -200,6 +216,9 @@ local function decide_batch(line, ids)
       call.token = call.token + 1
     end
     leaving[#leaving + 1] = id -- also if its row is lost
+  end
+  if batch.has_taken and #call.taken == call.wanted and not line.rival and not line.is_opaque then
+    predict_wait(line, batch, entries[2 * #ids + 1])
   end
   return batch
 end
@@ -232,7 +251,7 @@ local function advance_line(line, dispatches, task_score)
       drop_empty_list(line.descriptor.limits[line.limit_index], line.queue, true)
     end
   elseif rank ~= rank_of(score) then
-    enter_list(waiting, name, line.descriptor)
+    update_rank(waiting, name, line.descriptor)
   elseif rival or virtual_time_of(score) >= TIME_MODULUS - WRAP_MARGIN then
     put_line(waiting, name, rank, virtual_time_of(score) + dispatches * stride_of(line.descriptor))
   end
@@ -262,7 +281,10 @@ local function let_wait(line, wait, bottleneck)
 end
 
 -- Serve the first line of a waiting list. Returns whether the list has nothing more for now.
-local function serve_line(line)
+local function serve_line(queue, waiting, name, score, rival)
+  local line = { name = name, queue = queue, waiting = waiting, score = score, rival = rival, limit_index = 0,
+                 descriptor = false, packed = '', requirements = false, undefined = nil, slot_keys = nil,
+                 entries = false, is_opaque = false }
   read_descriptor(line)
   local limit_index, descriptor = line.limit_index, line.descriptor
   if limit_index > 0 and descriptor.limits[limit_index][WAITING] ~= line.waiting then
@@ -313,9 +335,9 @@ return function(queue, waiting)
       return
     end
     call.visits = call.visits - 1
-    if serve_line({ name = name, queue = queue, waiting = waiting, score = score, rival = rival }) then
+    if serve_line(queue, waiting, name, score, rival) then
       return
     end
   end
-  redis.call('ZADD', queue[DUE], 'XX', 'GT', format_integer(now), waiting)
+  redis.call('ZADD', queue[DUE], 'XX', 'GT', now, waiting)
 end

@@ -32,8 +32,8 @@ end
 local function next_of_rank(waiting, lowest)
   if lowest[2] and virtual_time_of(lowest[2]) < WRAP_MARGIN then
     local stop = (rank_of(lowest[2]) + 1) * RANK_SPAN
-    local from = format_integer(stop - WRAP_MARGIN * TIME_SPAN)
-    local before = redis.call('ZRANGE', waiting, from, format_integer(stop - 1),
+    local from = stop - WRAP_MARGIN * TIME_SPAN
+    local before = redis.call('ZRANGE', waiting, from, stop - 1,
                               'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     return before[1] and before or lowest
   end
@@ -44,23 +44,23 @@ end
 local function put_line(waiting, line, rank, virtual_time)
   local from = rank * RANK_SPAN + virtual_time % TIME_MODULUS * TIME_SPAN
   local last = from + TIME_SPAN - 1
-  local found = redis.call('ZRANGE', waiting, format_integer(last), format_integer(from),
+  local found = redis.call('ZRANGE', waiting, last, from,
                            'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-  redis.call('ZADD', waiting, format_integer(found and math.min(found + 1, last) or from), line)
+  redis.call('ZADD', waiting, found and math.min(found + 1, last) or from, line)
 end
 
 -- Enter a line into a waiting list, or under another rank of it. It starts one stride behind the next line, as if it
 -- had just been served: so no line gains by leaving and entering again.
 local function enter_list(waiting, line, descriptor)
   local rank = rank_of_line(line) or 0
-  local lowest = redis.call('ZRANGE', waiting, format_integer(rank * RANK_SPAN),
-                            format_integer((rank + 1) * RANK_SPAN - 1), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local lowest = redis.call('ZRANGE', waiting, rank * RANK_SPAN,
+                            (rank + 1) * RANK_SPAN - 1, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local first = next_of_rank(waiting, lowest)[2]
   put_line(waiting, line, rank, first and virtual_time_of(first) + stride_of(descriptor) or 0)
 end
 
 -- Move a line to the rank of its first task, which may be another than before.
-local function update_rank(waiting, line, descriptor)
+local function update_rank(waiting, line, descriptor) -- rare
   local rank = rank_of(redis.call('ZSCORE', waiting, line))
   if rank and rank ~= rank_of_line(line) then
     enter_list(waiting, line, descriptor)
@@ -105,10 +105,10 @@ local function register_list(limit_keys, queue)
   return redis.call('HSET', limit_keys[WAITING_LISTS], limit_keys[WAITING], queue_keys) == 1
 end
 
--- The due time after a wait (us), as text. A negative wait is a cost that never passes: the task is handed out at
+-- The due time after a wait (us). A negative wait is a cost that never passes: the task is handed out at
 -- once.
 local function due_time(wait)
-  return format_integer(now + math.max(0, wait))
+  return now + math.max(0, wait)
 end
 
 -- Let a waiting list be due after a wait (us), unless it is due before.
@@ -134,7 +134,7 @@ end
 -- Wake up to two workers that would otherwise poll after `due` (us). Workers whose poll lies in the past are busy or
 -- gone. `polls` is that key of a queue.
 local function wake(polls, due)
-  local next_polls = redis.call('ZRANGE', polls, format_integer(now), '+inf', 'BYSCORE',
+  local next_polls = redis.call('ZRANGE', polls, now, '+inf', 'BYSCORE',
                                 'LIMIT', 0, 2, 'WITHSCORES')
   for i = 1, #next_polls, 2 do
     if tonumber(next_polls[i + 1]) > due then
@@ -149,7 +149,7 @@ local function make_due(lists, wake_later)
   local found = redis.call('HGETALL', lists)
   for i = 1, #found, 2 do
     local queue_keys = cmsgpack.unpack(found[i + 1])
-    redis.call('ZADD', queue_keys[1], 'XX', format_integer(now), found[i])
+    redis.call('ZADD', queue_keys[1], 'XX', now, found[i])
     if wake_later then
       wake_later[#wake_later + 1] = queue_keys
     else
@@ -170,7 +170,7 @@ end
 
 -- Release a slot if the holder has it; `wake_later` as in `make_due`. It is released last: if the script fails before
 -- that, a repeated call makes the waiting lines due, too.
-local function release_slot(entries, waits, holder, wake_later)
+local function release_slot(entries, waits, holder, wake_later) -- rare
   if redis.call('ZSCORE', entries, holder) then
     make_due(waits, wake_later)
     redis.call('ZREM', entries, holder)
@@ -178,7 +178,7 @@ local function release_slot(entries, waits, holder, wake_later)
 end
 
 -- Release the slots of a claim.
-local function release_slots(descriptor, worker, token, wake_later)
+local function release_slots(descriptor, worker, token, wake_later) -- rare
   for _, limit_keys in ipairs(descriptor.limits) do
     release_slot(limit_keys[ENTRIES], limit_keys[WAITING_LISTS], holder_of(worker, token), wake_later)
   end

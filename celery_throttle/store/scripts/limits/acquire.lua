@@ -118,12 +118,18 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
     end
     return { 0, wait, bottleneck, refused_units, refused_reset, refused_burst, 0 }
   elseif is_simple and wait == 0 then
+    local granted = 0 -- of one name: its keys follow each other, and are counted at once
     for i = 1, count do
       local ms = math.ceil(durations[i] / 1000) + (ARGV[1] == '' and 0 or 3600000)
       redis.call('SET', KEYS[keys * i - keys + 2], states[i], 'PX', ms)
-      local totals, cost = KEYS[#KEYS] .. ARGV[3 + fields * i], ARGV[3 + fields * count + i]
-      if redis.pcall('HINCRBY', totals, 'granted', cost) == tonumber(cost) then
-        redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
+      local name = ARGV[3 + fields * i]
+      granted = granted + ARGV[3 + fields * count + i]
+      if i == count or ARGV[3 + fields * (i + 1)] ~= name then
+        local totals = KEYS[#KEYS] .. name
+        if redis.pcall('HINCRBY', totals, 'granted', granted) == granted then
+          redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
+        end
+        granted = 0
       end
     end
     return { 1, units, reset, burst, 0, tonumber(ARGV[4 + fields * count]) }

@@ -110,10 +110,9 @@ end
 local is_admitted = returned_at > 0 and wait <= (requirements.bookable and horizon or 0)
   or wait == 0 and last <= now
 if is_admitted and ARGV[7] == '1' then
-  commit(requirements, now + wait)
+  local reply = { 'admitted', wait, take_for_run(requirements, descriptor, costs, wait, ARGV[8] == '1') }
   write_return_times()
-  local marks = ARGV[8] == '1' and take_marks()(requirements, descriptor, costs) or {}
-  return { 'admitted', wait, marks, unpack(slot_keys_of(requirements, descriptor)) }
+  return reply
 end
 
 local function interval_of(requirement)

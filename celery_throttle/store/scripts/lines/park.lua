@@ -10,18 +10,19 @@
 -- ARGV  2   task id
 --       3   identity of the message: task id and how often it was retried or replaced
 --       4   '1' if the broker says that it was delivered before
---       5   rank of its priority, 0 to 255, lower ranks first
---       6   when it expires (us), 0 for never
---       7   longest wait (us) that is accepted, -1 for any
---       8   how long (us) an identity is remembered
---       9   the message
---       10  the holder of its slots, if it takes any
---       11  their first lease (us)
---       12  '1' if it may run now; '0' if there is no process for it; 'behind' if it was just sent and is only to
+--       5   '1' if it may run now; '0' if there is no process for it; 'behind' if it was just sent and is only to
 --           join tasks that wait
---       13  '1' if its run settles: it gets marks, see `take_marks.lua`
---       14  how many requirements
---       then per requirement: name, field, cost (millionths)
+--       6   '1' if its run settles: it gets marks, see `take_marks.lua`
+--       7   the message
+--       8   the holder of its slots, if it takes any
+--       9   packed doubles: a text takes longer to convert
+--           1   rank of its priority, 0 to 255, lower ranks first
+--           2   when it expires (us), 0 for never
+--           3   longest wait (us) that is accepted, -1 for any
+--           4   how long (us) an identity is remembered
+--           5   first lease (us) of its slots
+--           then per requirement: cost (millionths)
+--       then per requirement: name, field
 --       then identities whose acknowledgement is done
 -- Reply {'alone'}                                       no task waits at its limits: nothing was done
 --       {'admitted', marks, entries and waiting-lists of each slot}  a unit was free after all: run it
@@ -58,9 +59,10 @@ local function expected_wait(requirements, descriptor, rank, position, bottlenec
 end
 
 local unacknowledged, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
-local id, identity, rank, mode = ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[12]
-local max_wait, memory, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[14])
-local settles, first_done = ARGV[13] == '1', 15 + 3 * count
+local id, identity, mode, settles = ARGV[2], ARGV[3], ARGV[5], ARGV[6] == '1'
+local rank, expires, max_wait, memory, lease, first_cost = struct.unpack('<ddddd', ARGV[9])
+local count = #ARGV[9] / 8 - 5
+local first_done = 10 + 2 * count
 
 if #ARGV >= first_done then
   -- Changes nothing, but a server that is out of memory refuses it, and with it the script. If the first write needed no
@@ -70,7 +72,7 @@ if #ARGV >= first_done then
     redis.call('ZREM', unacknowledged, ARGV[i])
   end
   -- Now and then: identities that a crashed worker parked and never acknowledged.
-  redis.call('ZREMRANGEBYSCORE', unacknowledged, '-inf', format_integer(now - memory))
+  redis.call('ZREMRANGEBYSCORE', unacknowledged, '-inf', now - memory)
 end
 if ARGV[4] == '1' and redis.call('ZSCORE', unacknowledged, identity) then
   return { 'known' }
@@ -78,12 +80,12 @@ end
 
 local descriptor, costs = { queue = queue, limits = {} }, {}
 for i = 1, count do
-  local key, arg = 8 * i, 12 + 3 * i
+  local key, arg = 8 * i, 8 + 2 * i
   descriptor.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
-  costs[i] = tonumber(ARGV[arg + 2])
+  costs[i] = struct.unpack('<d', ARGV[9], first_cost + 8 * (i - 1))
 end
 local requirements = requirements_of(descriptor, costs)
-local undefined = load_requirements(KEYS[1], descriptor, requirements, ARGV[10], tonumber(ARGV[11]))
+local undefined = load_requirements(KEYS[1], descriptor, requirements, ARGV[8], lease)
 if undefined then
   return { 'unknown', undefined, format_integer(now) }
 end
@@ -124,9 +126,7 @@ if mode == 'behind' or mode == '1' and wait == 0 then
   elseif mode == 'behind' then
     return { 'alone' }
   else
-    commit(requirements, now)
-    local marks = settles and take_marks()(requirements, descriptor, costs) or {}
-    return { 'admitted', marks, unpack(slot_keys_of(requirements, descriptor)) }
+    return { 'admitted', take_for_run(requirements, descriptor, costs, 0, settles) }
   end
 end
 
@@ -136,19 +136,23 @@ if full then
   return { 'full', full, requirements[full].capacity.bound }
 end
 local score = next_task_score(line, rank)
-local position = redis.call('ZCOUNT', line, '-inf', format_integer(score)) + 1
+local position = redis.call('ZCOUNT', line, '-inf', score) + 1
 local expected, slowest = expected_wait(requirements, descriptor, rank, position, bottleneck)
 if max_wait >= 0 and expected > max_wait then
   increase_total(requirements[slowest].name, 'dropped_late', 1)
   return { 'late', expected, slowest, requirements[slowest].pause }
 end
 
-local row = pack_row(line, costs, tonumber(ARGV[6]), ARGV[9], score, descriptor.key_caps, position,
+local row = pack_row(line, costs, expires, ARGV[7], score, descriptor.key_caps, position,
                      settles or nil)
-join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
+if position == 1 then
+  join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
+else
+  join_line(line, descriptor, id, score, row, wait, bottleneck, true)
+end
 increase_totals(descriptor, 'parked', 1)
 if mode ~= 'behind' then
-  redis.call('ZADD', unacknowledged, format_integer(now), identity)
+  redis.call('ZADD', unacknowledged, now, identity)
   redis.call('PEXPIRE', unacknowledged, expiry_ms(memory))
 end
 return { 'parked', position, expected, math.max(1, bottleneck), wait }

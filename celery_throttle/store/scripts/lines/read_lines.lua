@@ -40,7 +40,7 @@ local function mean_costs(line, count, samples, limits)
   local sums, found, i = {}, 0, 0
   while i < samples and (i == 0 or bytes < BATCH_BYTES) do
     local position = samples == 1 and 0 or math.floor(i * (count - 1) / (samples - 1))
-    local costs, size = read_costs(messages, line, position)
+    local costs, size = read_costs(messages, redis.call('ZRANGE', line, position, position)[1])
     i, bytes = i + 1, bytes + size
     if i == 1 and size > 0 then
       samples = math.min(samples, math.max(1, math.floor(BATCH_BYTES / size)))

@@ -17,7 +17,7 @@ local function add_line(line)
     return
   end
   local limit_index, descriptor = unpack_descriptor(packed)
-  local costs, size = read_costs(KEYS[MESSAGES], line, 0)
+  local costs, size = read_costs(KEYS[MESSAGES], redis.call('ZRANGE', line, 0, 0)[1])
   local row = { tasks, limit_index }
   bytes = bytes + size
   for i, limit_keys in ipairs(descriptor.limits) do

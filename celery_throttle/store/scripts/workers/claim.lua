@@ -9,17 +9,19 @@
 --       last: head of the totals, see `counters.lua`
 -- ARGV  2   the worker
 --       3   its channel
---       4   lease (us)
---       5   how many tasks it wants; 0 only renews and settles
---       6   how far ahead (us) a start may be booked for tasks that have a free process
---       7   the token of the first task taken; the following ones count up
---       8   longest time (us) between two polls
---       9   how many tokens to settle follow
---       10  how many slots to release follow
---       11  '1' if the worker has registered its limits since its last call
---       12  how many free processes it has. The other tasks that it wants will have one in a moment, which is
---           too early to take a slot of a concurrency limit for them
---       13  how far ahead (us) a start may be booked for these
+--       4   ten packed doubles: a text takes longer to convert
+--           1   lease (us)
+--           2   how many tasks it wants; 0 only renews and settles, and lets other workers poll the queues that are
+--               given
+--           3   how far ahead (us) a start may be booked for tasks that have a free process
+--           4   the token of the first task taken; the following ones count up
+--           5   longest time (us) between two polls
+--           6   how many tokens to settle follow
+--           7   how many slots to release follow
+--           8   1 if the worker has registered its limits since its last call
+--           9   how many free processes it has. The other tasks that it wants will have one in a moment, which is
+--               too early to take a slot of a concurrency limit for them
+--           10  how far ahead (us) a start may be booked for these
 --       then the tokens to settle, with a '-' before one that was not started; then per slot to release: entries,
 --       waiting-lists, holder; then identities whose acknowledgement is done
 -- Reply {next poll (us from now), a worker whose lease ran out or '',
@@ -33,19 +35,27 @@
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.
 
--- Settle the claims and release the slots that are listed in the arguments.
+-- Settle the claims and release the slots that are listed in the arguments. Begins with a write that needs no memory.
 local function settle_claims()
-  local settled, acknowledged, first_slot = {}, {}, 14 + tonumber(ARGV[9])
-  local identities = first_slot + 3 * tonumber(ARGV[10])
-  for i = 14, first_slot - 1 do
-    local unstarted = string.match(ARGV[i], '^%-(.*)')
-    local claim = unstarted and redis.call('HGET', call.claims, unstarted)
-    if claim then
-      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, unstarted, call.wake_later)
-    end
-    settled[#settled + 1] = unstarted or ARGV[i]
+  local started, unstarted, acknowledged, first_slot = {}, {}, {}, 5 + call.settled
+  local identities = first_slot + 3 * call.releases
+  for i = 5, first_slot - 1 do
+    local tokens = string.byte(ARGV[i]) == MINUS and unstarted or started
+    tokens[#tokens + 1] = ARGV[i]
   end
-  call_with('HDEL', call.claims, settled)
+  if started[1] then
+    call_with('HDEL', call.claims, started)
+  else
+    work_without_memory()
+  end
+  for i = 1, #unstarted do
+    local token = string.sub(unstarted[i], 2)
+    local claim = redis.call('HGET', call.claims, token)
+    if claim then
+      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, token, call.wake_later)
+      redis.call('HDEL', call.claims, token)
+    end
+  end
   for i = first_slot, identities - 1, 3 do
     release_slot(ARGV[i], ARGV[i + 1], ARGV[i + 2], call.wake_later)
   end
@@ -55,78 +65,176 @@ local function settle_claims()
   call_with('ZREM', call.unacknowledged, acknowledged)
 end
 
+-- The byte before the token of a claim that was not started.
+local MINUS = 45
+
 -- How often (us) channels of dead workers are forgotten; and for how long (us) a queue with lines remembers its
 -- polls: processes may be busy as long.
 local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
 
--- If the clock was set back since a queue was written, move its due times back and forget its polls.
+-- If the clock was set back since a queue was written, move its due times back and forget its polls. Returns the gap
+-- (us) between two polls, as it was last measured.
 local function follow_queue_clock(queue)
-  local written = -(redis.call('ZSCORE', queue[POLLS], WRITTEN) or 0)
+  local written, gap = unpack(redis.call('ZMSCORE', queue[POLLS], WRITTEN, GAP))
+  written = -(written or 0)
   if written > now + FARTHEST then
     move_back(queue[DUE], written - now)
     redis.call('DEL', queue[POLLS])
   elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
-    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', format_integer(now))
+    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', now)
   end
+  return -(gap or -CLOSE_GAP)
 end
 
--- The first free poll time from `due` (us) on. Some worker has to poll at each due time, but not all: each takes a
--- time that is one gap behind the last one taken. So polls a second depend on the gap, not on the number of workers,
--- and a worker that fails costs one gap.
-local function free_poll_time(queue, due)
-  local gap = math.min(100000, math.max(10000, (due - now) / 10))
-  local polls = redis.call('ZRANGE', queue[POLLS], format_integer(due - gap / 2),
-                           '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES')
-  local free = due
-  for i = 2, #polls, 2 do
-    local other = tonumber(polls[i])
+-- Starts that are less far (us) apart are claimed several in one call. The gap (us) between two polls for them, if
+-- workers poll in time; and the shortest and the longest gap between two polls.
+local CLOSE, CLOSE_GAP, SHORTEST_GAP, LONGEST_GAP = 20000, 10000, 2500, 100000
+
+-- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are halved, and grow by GROWTH again
+-- with each call that is not late.
+local LATE, GROWTH = 2 / 5, 17 / 16
+
+-- A worker that is woken polls this long (us) after its last poll at the earliest.
+local WAKE_UP_DELAY = 5000
+
+-- The member of `polls` whose score is minus the gap (us) between two polls.
+local GAP = ' '
+
+-- When (us) other workers poll a queue, from a time (us) on.
+local function other_polls(queue, from)
+  local polls, times = redis.call('ZRANGE', queue[POLLS], from, '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES'), {}
+  for i = 1, #polls, 2 do
+    if polls[i] ~= call.channel then
+      times[#times + 1] = tonumber(polls[i + 1])
+    end
+  end
+  return times
+end
+
+-- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
+-- that is one gap behind the last one taken. So polls a second depend on the gap, and not on the number of workers. Two
+-- workers take the first time if starts are far apart; other times are then whole gaps from the first.
+local function free_poll_time(queue, from, gap)
+  local polls, are_far, free = other_polls(queue, from - CLOSE_GAP / 2), gap >= CLOSE, from
+  if are_far and (not polls[2] or polls[2] >= from + CLOSE_GAP) then
+    return from
+  end
+  for i = 1, #polls do
+    local other = polls[i]
     if other >= free + gap then
       break
     end
-    free = math.max(free, other + gap)
+    free = math.max(free, are_far and from + math.floor((other - from) / gap + 1.5) * gap or other + gap)
   end
   return free
 end
 
--- When (us) this worker polls a queue again. Writes it, unless that is now.
-local function next_poll_time(queue)
-  redis.call('ZREM', queue[POLLS], call.channel)
-  local due = tonumber(redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')[2])
-  if due and (#call.taken == call.wanted or call.visits == 0) then
-    return now
-  elseif not due and redis.call('EXISTS', queue[LINES]) == 1 then
-    repair()(queue)
+-- The gap (us) between two polls of a queue, from which this call took tasks or not: it is the time between two starts.
+-- `before` is what was measured before. If starts are close to each other, so are polls where workers poll late.
+local function measure_gap(before, due, has_taken)
+  local spacing = has_taken and call.last_start and due - call.last_start or 0
+  if spacing >= CLOSE then
+    return math.min(LONGEST_GAP, spacing)
+  elseif spacing > 0 then
+    local own = math.floor(call.is_late and before / 2 or before * GROWTH)
+    return math.max(SHORTEST_GAP, math.min(CLOSE_GAP, own))
+  end
+  return before
+end
+
+-- Wake others for a list that is due (us) then, as this worker has no process: unless one polls in time anyway, which is
+-- not enough if more starts are due already.
+local function wake_others(polls, due)
+  local in_time = math.max(due, now + 2 * WAKE_UP_DELAY) - WAKE_UP_DELAY
+  if due <= in_time or redis.call('ZCOUNT', polls, now, in_time) == 0 then
+    wake(polls, in_time)
+  end
+end
+
+-- When (us) this worker polls for a list that is due (us) then: a horizon ahead, so that a late poll delays no start. For
+-- a start that is far from others two workers poll. Several close ones are claimed in one call, at least half a horizon
+-- ahead; if a worker is late, the next one is in time.
+local function poll_time(queue, due, gap)
+  local from = math.max(now, due - call.free_horizon)
+  if gap < CLOSE then
+    from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  end
+  return free_poll_time(queue, from, gap)
+end
+
+-- The earliest waiting list of a queue, and when (us) it is due; nil if there is none.
+local function earliest_list(queue)
+  local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')
+  return earliest[1], tonumber(earliest[2])
+end
+
+-- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
+-- that is now. A worker that has no process for what is due wakes others. `gap_before` is what was measured before.
+local function next_poll_time(queue, due, gap_before, has_taken)
+  local polls, poll, gap = queue[POLLS], now + call.max_sleep, gap_before
+  if due and call.visits == 0 or not due and redis.call('EXISTS', queue[LINES]) == 1 then
+    redis.call('ZREM', polls, call.channel)
+    if not due then
+      repair()(queue)
+    end
     return now
   end
-  local poll = now + call.max_sleep
+  local is_now = false
   if due then
-    poll = math.min(poll, free_poll_time(queue, math.max(now, due - call.free_horizon)))
+    gap = measure_gap(gap_before, due, has_taken)
+    if #call.taken == call.wanted then
+      redis.call('ZREM', polls, call.channel)
+      wake_others(polls, due)
+      is_now = call.wanted == 0 or due <= now + math.min(gap, CLOSE_GAP)
+    end
+    if not is_now and due - call.free_horizon < poll then
+      poll = poll_time(queue, due, gap)
+    end
   end
-  write_lease(queue[POLLS], call.channel, poll)
-  redis.call('PEXPIRE', queue[POLLS], expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
+  if gap ~= gap_before then
+    redis.call('ZADD', polls, -gap, GAP)
+    redis.call('PEXPIRE', polls, expiry_ms(POLL_MEMORY))
+  end
+  if is_now then
+    return now
+  end
+  write_lease(polls, call.channel, poll)
+  redis.call('PEXPIRE', polls, expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
   return poll
 end
 
-work_without_memory()
-follow_clock(call.workers)
-settle_claims()
-local expired = redis.call('ZRANGE', call.workers, '(0', format_integer(now), 'BYSCORE', 'LIMIT', 0, 2)
-local dead_worker = expired[expired[1] == call.worker and 2 or 1] or '' -- its own lease is about to be renewed
+-- A worker whose lease has run out, '' if there is none. The lease of this one is about to be renewed.
+local function find_dead_worker()
+  local expired = redis.call('ZRANGE', call.workers, '-inf', now, 'BYSCORE',
+                             'LIMIT', 0, 3, 'WITHSCORES')
+  if expired[1] == WRITTEN and -expired[2] > now + FARTHEST then
+    follow_clock(call.workers)
+    return ''
+  end
+  for i = 1, #expired, 2 do
+    if expired[i] ~= WRITTEN and expired[i] ~= call.worker then
+      return expired[i]
+    end
+  end
+  return ''
+end
 
-local poll, serve = now + call.max_sleep, nil
+settle_claims()
+local dead_worker = find_dead_worker()
+
+local poll, serve
 for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
-  follow_queue_clock(queue)
-  while #call.taken < call.wanted and call.visits > 0 do
-    local horizon = format_integer(now + booking_horizon())
-    local waiting = redis.call('ZRANGE', queue[DUE], '-inf', horizon, 'BYSCORE', 'LIMIT', 0, 1)[1]
-    if not waiting then
-      break
-    end
+  local gap, taken_before = follow_queue_clock(queue), #call.taken
+  local waiting, due = earliest_list(queue)
+  while waiting and #call.taken < call.wanted and call.visits > 0 and due <= now + booking_horizon() do
+    call.is_late = call.is_late or due < now + call.free_horizon * LATE
     serve = serve or serve_list() -- what decides is defined only if a list is due
     serve(queue, waiting)
+    waiting, due = earliest_list(queue)
   end
-  poll = math.min(poll, next_poll_time(queue))
+  local own = next_poll_time(queue, due, gap, #call.taken > taken_before)
+  poll = math.min(poll or own, own)
 end
 
 if #call.taken == 0 then
@@ -140,8 +248,8 @@ if #call.taken == 0 then
 end
 -- This worker takes most of the slots that it has released. Others are woken for the rest.
 for _, queue_keys in ipairs(call.wake_later) do
-  if redis.call('ZCOUNT', queue_keys[1], '-inf', format_integer(now)) > 0 then
+  if redis.call('ZCOUNT', queue_keys[1], '-inf', now) > 0 then
     wake(queue_keys[2], now)
   end
 end
-return { call.has_undefined and -1 or poll - now, dead_worker, unpack(call.taken) }
+return { call.has_undefined and -1 or (poll or now + call.max_sleep) - now, dead_worker, unpack(call.taken) }

@@ -28,8 +28,8 @@ for _, command in ipairs({
   { 'HDEL', key, '' }, { 'HEXISTS', key, '' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HKEYS', key },
   { 'HLEN', key }, { 'HMGET', key, '' }, { 'HSCAN', key, 0 }, { 'HVALS', key },
   { 'LLEN', key }, { 'LTRIM', key, 0, -1 }, { 'LRANGE', key, 0, 0 }, { 'SREM', key, '' }, { 'SSCAN', key, 0 },
-  { 'XREVRANGE', key, '+', '-' }, { 'ZCARD', key }, { 'ZCOUNT', key, 0, 0 }, { 'ZRANGE', key, 0, 0 }, { 'ZRANK', key, '' },
-  { 'ZREM', key, '' }, { 'ZREMRANGEBYSCORE', key, 0, 0 }, { 'ZSCORE', key, '' },
+  { 'XREVRANGE', key, '+', '-' }, { 'ZCARD', key }, { 'ZCOUNT', key, 0, 0 }, { 'ZMSCORE', key, '' }, { 'ZRANGE', key, 0, 0 },
+  { 'ZRANK', key, '' }, { 'ZREM', key, '' }, { 'ZREMRANGEBYSCORE', key, 0, 0 }, { 'ZSCORE', key, '' },
 }) do
   may(unpack(command))
 end

@@ -1,0 +1,172 @@
+"""What each step of a task's way costs the server: the calls of workers, one at a time.
+
+Each step is one call of a script, made many times by one client that waits for each reply. The
+figures are of one call: the processor time of the server's process (user and system), the time in
+which the server ran the script, the commands, those of the script included, and the bytes of
+request and reply. Messages have 300 bytes. The server does nothing else meanwhile. Each figure is
+that of the cheapest of ten rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import redis
+
+from benchmarks.results import Figure, Options, Result
+from benchmarks.stage import LINES, Stage
+from celery_throttle import Limiter
+from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.waiting import WaitingTask, claim_call, park_call
+from celery_throttle.store.script import Call
+
+#: One that never binds, one that never has room, and one for tasks that wait and may be claimed.
+LIMITS = {"free": "1000000/s burst 1000000", "full": "1/d", "due": "1000000/s burst 1000000"}
+MESSAGE = b"m" * 300
+WORKER = "benchmark"
+ROUNDS = 10
+HORIZON_SECONDS = 0.02
+
+
+class Cost(NamedTuple):
+    """Of some calls, in all."""
+
+    cpu_us: float
+    script_us: float
+    commands: float
+    bytes_in: float
+    bytes_out: float
+
+
+def run(options: Options) -> Result:
+    """Measure all steps."""
+    calls = options.pick(5_000, 500)
+    with Stage() as stage:
+        steps = Steps(stage)
+        figures = [
+            figure
+            for name, step, times in (
+                ("a task is allowed at the gate (admit)", steps.admit, calls),
+                ("a refused task joins its line (park)", steps.park, calls),
+                ("a claim brings one task, and settles one", steps.claim, calls),
+                ("a claim brings ten tasks, and settles ten", steps.claim_ten, calls // 10),
+                ("a claim finds nothing (poll)", steps.poll, calls),
+                ("a call settles one task (report)", steps.report, calls),
+            )
+            for figure in _figures(name, measure(stage.store, step(times + 1)))
+        ]
+    return Result(name="steps", theirs="", figures=figures)
+
+
+def _figures(name: str, cost: Cost) -> Iterator[Figure]:
+    yield Figure(f"{name}: processor time", "us", cost.cpu_us)
+    yield Figure("  of it in the script", "us", cost.script_us)
+    yield Figure("  commands", "", cost.commands)
+    yield Figure("  bytes of the request", "", cost.bytes_in)
+    yield Figure("  bytes of the reply", "", cost.bytes_out)
+
+
+class Steps:
+    """The calls of one worker; each method prepares a step, and returns its calls."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._limiter = Limiter(stage.store_url, LIMITS)
+        self._limiter.register()
+        self._limiter["full"].acquire()
+        self._tokens, self._ids = count(1), count(1)
+        self._claimed: list[int] = []
+
+    def admit(self, times: int) -> Iterable[Callable[[], Any]]:
+        """Return calls of the gate, each for a task that is allowed."""
+        call = gate_call(
+            self._limiter.plans, [GateRequest(self._limiter.require(["free"], 1))], 20_000
+        )
+        return [self._run(call)] * times
+
+    def park(self, times: int, limit: str = "full") -> Iterable[Callable[[], Any]]:
+        """Return calls that park a task each."""
+        return [self._run(self._park(limit)) for _ in range(times)]
+
+    def claim(self, times: int, size: int = 1) -> Iterable[Callable[[], Any]]:
+        """Park tasks; return calls that claim some of them, and settle those of the call before."""
+        for park in self.park(times * size, "due"):
+            park()
+        for _ in range(times):
+            settled, self._claimed = self._claimed, [next(self._tokens) for _ in range(size)]
+            yield self._run(self._claim(self._claimed, settled))
+
+    def claim_ten(self, times: int) -> Iterable[Callable[[], Any]]:
+        """Return calls that claim ten tasks each."""
+        return self.claim(times, size=10)
+
+    def poll(self, times: int) -> Iterable[Callable[[], Any]]:
+        """Return calls that want tasks of a line whose limit has no room."""
+        return [self._run(self._claim([next(self._tokens)], ())) for _ in range(times)]
+
+    def report(self, times: int) -> Iterable[Callable[[], Any]]:
+        """Claim tasks; return calls that settle one each."""
+        for call in self.claim(times // 10 + 1, size=10):
+            call()
+            tokens, self._claimed = self._claimed, []
+            yield from (self._run(self._claim((), [token])) for token in tokens)
+
+    def _run(self, call: Call) -> Callable[[], Any]:
+        return lambda: self._limiter.store.run(call)
+
+    def _park(self, limit: str) -> Call:
+        task_id = f"{next(self._ids):036}"
+        return park_call(
+            self._limiter.keys,
+            WaitingTask(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
+            self._limiter.require([limit], 1),
+            "0",
+            identity=f"{task_id} 0 0",
+            remember=86_400.0,
+            holder=task_id,
+            lease=30.0,
+        )
+
+    def _claim(self, tokens: Sequence[int], settled: Sequence[int]) -> Call:
+        keys = self._limiter.keys
+        wanted = range(tokens[0], tokens[0] + len(tokens)) if tokens else range(0)
+        return claim_call(
+            keys,
+            WORKER,
+            keys.queue(LINES) if wanted else (),
+            wanted,
+            lease=30.0,
+            horizon=HORIZON_SECONDS,
+            soon_free_horizon=HORIZON_SECONDS,
+            settled=settled,
+            registered=True,
+        )
+
+
+def measure(server: redis.Redis, calls: Iterable[Callable[[], Any]]) -> Cost:
+    """Make calls one after the other, and return the cost of one, in the cheapest of ten rounds."""
+    prepared = list(calls)
+    size = len(prepared) // ROUNDS
+    prepared[0]()  # loads the script
+    rounds = []
+    for number in range(ROUNDS):
+        before = _state(server)
+        for call in prepared[1 + number * size : 1 + (number + 1) * size]:
+            call()
+        used = (now - then for now, then in zip(_state(server), before, strict=True))
+        rounds.append([value / size for value in used])
+    return Cost(*map(min, zip(*rounds, strict=True)))
+
+
+def _state(server: redis.Redis) -> Cost:
+    cpu: Any = server.info("cpu")
+    stats: Any = server.info("stats")
+    commands: Any = server.info("commandstats")
+    return Cost(
+        1e6 * (float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])),
+        float(commands.get("cmdstat_evalsha", {}).get("usec", 0)),
+        sum(int(one["calls"]) for one in commands.values()),
+        stats["total_net_input_bytes"],
+        stats["total_net_output_bytes"],
+    )
