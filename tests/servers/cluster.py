@@ -37,6 +37,12 @@ class Node(Server):
         """What it knows of the nodes: id, address, flags, master, ..., slots."""
         return [line.split() for line in self.do("NODES").decode().splitlines()]
 
+    def refused(self, code: str) -> int:
+        """How many calls it has replied an error of this code."""
+        with self.client() as client:
+            counts: dict[str, Any] = client.info("errorstats")
+        return int(counts.get(f"errorstat_{code}", {"count": 0})["count"])
+
     def is_ready(self) -> bool:
         return b"cluster_state:ok" in self.do("INFO") and len(self.lines()) == 4
 
@@ -87,17 +93,41 @@ class Cluster:
         target.do("SETSLOT", self.slot, "IMPORTING", source.id)
         source.do("SETSLOT", self.slot, "MIGRATING", target.id)
 
-    def move_keys(self, source: Node, target: Node) -> None:
-        """All that is there."""
-        keys = source.do("GETKEYSINSLOT", self.slot, 10_000)
+    def move_keys(self, source: Node, target: Node, *only: str, together: int = 10_000) -> None:
+        """All that is there or some of it, so many keys together."""
         with redis.Redis(port=source.port) as client:
-            client.migrate("127.0.0.1", target.port, keys, 0, 5_000)
+            while keys := only or source.do("GETKEYSINSLOT", self.slot, together):
+                client.migrate("127.0.0.1", target.port, keys, 0, 5_000)
+                if only:
+                    break
 
     def end_move(self, source: Node, target: Node) -> None:
         """The masters know of it, the new one first."""
         others = [node for node in self.nodes if node not in (target, source, self.replica)]
         for node in (target, source, *others):
             node.do("SETSLOT", self.slot, "NODE", target.id)
+
+    def move(self, *, atomic: bool) -> None:
+        """Our slot moves to another master with all its keys, at once or key by key."""
+        source = self.owner
+        target = next(one for one in self.nodes if one not in (source, self.replica))
+        if atomic:
+            source.do("MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", target.id)
+            masters = [node for node in self.nodes if node is not self.replica]
+            wait_until(lambda: all(self._has(node, target) for node in masters), "a moved slot")
+        else:
+            self.begin_move(source, target)
+            self.move_keys(source, target, together=1)
+            self.end_move(source, target)
+        self.owner = target
+
+    def _has(self, node: Node, owner: Node) -> bool:
+        """Whether a node knows that another one has our slot."""
+        spans: list[list[Any]] = node.do("SLOTS")
+        return any(
+            first <= self.slot <= last and master[1] == owner.port
+            for first, last, master, *_ in spans
+        )
 
     def stop(self) -> None:
         for node in self.nodes:

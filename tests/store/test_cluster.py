@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 
 from celery_throttle import (
@@ -17,7 +16,6 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttle,
 )
-from celery_throttle.operations.define import read_definitions
 from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers.cluster import Cluster, Node
@@ -82,26 +80,6 @@ def test_the_next_node_is_asked(cluster: Cluster, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(url, LIMITS))
     assert limiter["api"].try_acquire()
     assert limiter["api"].try_acquire()
-
-
-def test_a_slot_that_moves(telling: Cluster, end_of: MakeEnd) -> None:
-    cluster = telling
-    plain = Limiter(cluster.url, LIMITS)
-    limiter = end_of(plain)
-    limiter["api"].try_acquire()
-    source = cluster.owner
-    target = next(node for node in cluster.nodes if node not in (source, cluster.replica))
-    for one, other, remaining in ((source, target, 98), (target, source, 97)):
-        with redis.Redis(port=other.port) as client:
-            client.script_flush()
-        cluster.begin_move(one, other)
-        cluster.move_keys(one, other)
-        # What has one key is asked of the other node; what has several must wait.
-        limiter.run_plan(read_definitions(plain.plans, ["api"]))
-        with pytest.raises(StoreUnavailableError, match="TRYAGAIN"):
-            limiter["api"].try_acquire()
-        cluster.end_move(one, other)
-        assert limiter["api"].try_acquire().remaining == remaining
 
 
 def test_a_failover_forgets_nothing(healed: Cluster, end_of: MakeEnd) -> None:
