@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,16 @@ class Cluster:
         """Of the node that has our keys."""
         return self.owner.client()
 
-    def fail_over(self) -> None:
-        """The master of our keys dies, and with all that it has written its replica takes over."""
+    def fail_over(self, *, by: signal.Signals = signal.SIGKILL) -> None:
+        """The master of our keys dies, or stops, and its replica takes over.
+
+        The replica has all that was written before.
+        """
         replicate(self.owner, self.replica)
-        self.owner.stop()
+        if by == signal.SIGKILL:
+            self.owner.stop()
+        else:
+            self.owner.signal(by)
         self.owner, self.replica = self.replica, self.owner
         alive = [node for node in self.nodes if node is not self.replica]
         wait_until(lambda: all(self._has_failed_over(node) for node in alive), "a failover")
@@ -84,7 +91,10 @@ class Cluster:
 
     def heal(self) -> None:
         """What was the master is back, and becomes the replica."""
-        self.replica.start()
+        if self.replica.runs():
+            self.replica.signal(signal.SIGCONT)
+        else:
+            self.replica.start()
         replicate(self.owner, self.replica)
         wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from celery_throttle import (
 from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers.cluster import Cluster, Node
-from tests.servers.server import valkey_command
+from tests.servers.server import valkey_command, wait_until
 from tests.store.listening import PING, listening
 from tests.store.queue import Queue
 from tests.workers import StartWorker
@@ -145,3 +146,20 @@ def test_tasks_wait_through_a_failover(
     queue.tasks_wait(8)
     healed.fail_over()
     queue.tasks_run()
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "partitioned"])
+def test_a_line_drains_while_its_master_is_lost(
+    healed: Cluster, redis_url: str, start_worker: StartWorker, by: signal.Signals
+) -> None:
+    """A call to a master that stops is without a reply; one to a dead master fails at once."""
+    queue = Queue(redis_url, healed.url, redis_url)
+    start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(400)
+    queue.let_go()
+    wait_until(lambda: len(queue.noted("runs")) >= 20, "tasks that run")
+    healed.fail_over(by=by)
+    assert not queue.all_ran()  # the line was in use
+    healed.heal()
+    wait_until(lambda: set(queue.noted("runs")) == set(range(400)), "all tasks that run")

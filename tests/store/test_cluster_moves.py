@@ -191,7 +191,8 @@ def test_a_line_drains_while_its_slot_moves(
     moved: Cluster, redis_url: str, start_worker: StartWorker, *, atomic: bool
 ) -> None:
     queue = Queue(redis_url, moved.url, redis_url)
-    worker = start_worker("tests.apps.stores", redis_url, env=queue.env)
+    env = queue.env | {"THROTTLE_TIMEOUT": str(PATIENT)}
+    worker = start_worker("tests.apps.stores", redis_url, env=env)
     queue.tasks_wait(400)
     queue.let_go()
     wait_until(lambda: len(queue.noted("runs")) >= 20, "tasks that run")
