@@ -89,6 +89,15 @@ class Cluster:
         (line,) = (line for line in node.lines() if line[0] == self.owner.id)
         return "master" in line[2] and b"cluster_state:ok" in node.do("INFO")
 
+    def hand_over(self) -> None:
+        """The replica becomes the master of our keys by plan, and the master its replica."""
+        self.replica.do("FAILOVER")
+        self.owner, self.replica = self.replica, self.owner
+        masters = [node for node in self.nodes if node is not self.replica]
+        wait_until(lambda: all(self._has_failed_over(node) for node in masters), "a failover")
+        replicate(self.owner, self.replica)
+        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
+
     def heal(self) -> None:
         """What was the master is back, and becomes the replica."""
         if self.replica.runs():
@@ -116,6 +125,13 @@ class Cluster:
         others = [node for node in self.nodes if node not in (target, source, self.replica)]
         for node in (target, source, *others):
             node.do("SETSLOT", self.slot, "NODE", target.id)
+
+    @property
+    def moves_at_once(self) -> bool:
+        """Whether the servers have ``CLUSTER MIGRATESLOTS``."""
+        with self.client() as client:
+            version: str = client.info("server").get("valkey_version", "0")
+        return int(version.partition(".")[0]) >= 9
 
     def move(self, *, atomic: bool) -> None:
         """Our slot moves to another master with all its keys, at once or key by key."""

@@ -19,7 +19,7 @@ from tests.servers.server import Server, replicate, valkey_command
 RATE, BURST = 20, 5
 STEP = 0.01  # seconds
 
-Grants = list[tuple[float, int]]  #: (time, units)
+Grants = list[tuple[float, float]]  #: (time, units)
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ class Client:
         self._dice = dice
         self._began = self.clock.now
 
-    def take(self, server: Server, seconds: float) -> int:
+    def take(self, server: Server, seconds: float) -> float:
         """Take units for some time. Returns how many."""
         limiter = Limiter(server.url, {"api": self._limit}, clock=self.clock, timeout=60)
-        count = 0
+        count = 0.0
         for _ in range(round(seconds / STEP)):
             self.clock.advance(STEP)
             if self._dice.random() < 0.5:
@@ -69,7 +69,7 @@ class Client:
         )
 
 
-def fail_over(servers: tuple[Server, Server], client: Client, lag: float) -> int:
+def fail_over(servers: tuple[Server, Server], client: Client, lag: float) -> float:
     """Take units around a failover with a replication lag. Returns those taken in the lag."""
     master, replica = servers
     with master.client() as client_of_master, replica.client() as client_of_replica:
