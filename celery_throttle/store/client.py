@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import hiredis
@@ -21,11 +23,10 @@ from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavaila
 from celery_throttle.store.async_connection import (
     AnyConnection,
     AsyncConnection,
-    connect_step,
     send_step,
 )
 from celery_throttle.store.breaker import CircuitBreaker
-from celery_throttle.store.connection import Address, Connection
+from celery_throttle.store.connection import Connection
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
@@ -33,10 +34,14 @@ from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 from celery_throttle.store.topology import NoServers, Servers
 from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
 
-#: Error replies that one call may recover from: a script to load, redirections of nodes.
+#: Error replies that one call recovers from at once: a script to load, redirections of nodes. A
+#: call that gets more of them, or the same one again, waits between its attempts.
 _MAX_RECOVERIES = 5
 
-_ASKING = pack_command("ASKING")
+#: The first and the longest of these waits (seconds). All waits of a call take its timeout at most.
+_FIRST_WAIT = 0.002
+_LONGEST_WAIT = 0.1
+
 _PING = pack_command("PING")
 
 
@@ -265,42 +270,37 @@ class Store:
             self._fail(error, connection)
 
     def _recover(self, call: Call, connection: Any, reply: Any) -> Steps[tuple[Any, Any]]:
-        """Apply the remedies of error replies. Returns the last connection and the last reply."""
-        seen: list[str] = []
-        while isinstance(reply, hiredis.ReplyError) and len(seen) < _MAX_RECOVERIES:
+        """Apply the remedies of error replies. Returns the last connection and the last reply.
+
+        All of these errors are replied before the call is executed, so it may be sent again.
+        """
+        seen: set[str] = set()
+        waits = _waits(self._timeout)
+        while isinstance(reply, hiredis.ReplyError):
             error = ErrorReply(str(reply))
-            if error.remedy is Remedy.LOAD:
-                reply = yield from self._send(connection, _load(call), call.packed)
-            elif error.remedy is Remedy.ASK:
-                node = connection.address.with_host(*error.redirect)
-                reply = yield from self._send_asking(call, node)
-            elif error.text not in seen and self._may_move(connection, error):
+            moves = self._report(connection, error)
+            if not moves and error.remedy not in (Remedy.LOAD, Remedy.RETRY):
+                break
+            if error.remedy is Remedy.RETRY or error.text in seen or len(seen) >= _MAX_RECOVERIES:
+                seconds = next(waits, None)
+                if seconds is None:
+                    break
+                yield _sleep_step(seconds)
+            seen.add(error.text)
+            if moves:
                 connection.close()
                 connection = yield Step(self._open, self._share)
-                reply = yield from self._send(connection, call.packed)
-            else:
-                break
-            seen.append(error.text)
+            load = [_load(call)] if error.remedy is Remedy.LOAD else []
+            reply = yield from self._send(connection, *load, call.packed)
         return connection, reply
 
-    def _may_move(self, connection: AnyConnection, error: ErrorReply) -> bool:
-        """Whether another server may execute the call. If so, :meth:`_find` connects to it."""
+    def _report(self, connection: AnyConnection, error: ErrorReply) -> bool:
+        """Record that a server is not in charge. Returns whether :meth:`_find` may find another."""
         if error.remedy is Remedy.MOVED and has_hash_tag(self._prefix):
             node = connection.address.with_host(*error.redirect)
             self._servers.report_moved(connection, node)
             return True
         return error.remedy is Remedy.ANOTHER_SERVER and self._servers.report_lost(connection)
-
-    def _send_asking(self, call: Call, address: Address) -> Steps[Any]:
-        """Send a call to the node to which a hash slot is being moved. ASKING covers one call."""
-        try:
-            connection = yield connect_step(address)
-        except BaseException as error:  # noqa: BLE001  # _fail raises it
-            self._fail(error)
-        try:
-            return (yield from self._send(connection, _load(call), _ASKING, call.packed))
-        finally:
-            connection.close()
 
     def _fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
         """Raise the error of a call that got no reply.
@@ -358,6 +358,19 @@ class Serverless(Store):
     def __init__(self, reason: str) -> None:
         super().__init__(MEMORY_URL)
         self._servers = NoServers(reason)
+
+
+def _waits(seconds: float) -> Iterator[float]:
+    """Yield the waits of one call, each twice as long as the one before, which take so long."""
+    wait = _FIRST_WAIT
+    while seconds > 0:
+        yield min(wait, seconds)
+        seconds -= wait
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _sleep_step(seconds: float) -> Step:
+    return Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
 
 
 def _load(call: Call) -> bytes:

@@ -21,8 +21,8 @@ class Remedy(Enum):
 
     LOAD = auto()  #: load the script: the server does not have it
     MOVED = auto()  #: call another node of the cluster, now and later
-    ASK = auto()  #: call another node once: the hash slot is being moved there
     ANOTHER_SERVER = auto()  #: find the server in charge: it is not this one, or not now
+    RETRY = auto()  #: call this node again in a moment: the keys are being moved to another node
     LATER = auto()  #: call this server again later
     FREE_MEMORY = auto()  #: the server accepts no writes that add data
     NONE = auto()  #: the call is wrong or not permitted; part of it may have been executed
@@ -31,13 +31,15 @@ class Remedy(Enum):
 _REMEDIES = {
     "NOSCRIPT": Remedy.LOAD,
     "MOVED": Remedy.MOVED,
-    "ASK": Remedy.ASK,
+    # The call is not sent to the other node with ASKING: a script there would find all keys empty
+    # that it does not declare and that have not been moved yet.
+    "ASK": Remedy.RETRY,
+    "TRYAGAIN": Remedy.RETRY,
     "READONLY": Remedy.ANOTHER_SERVER,
     "MASTERDOWN": Remedy.ANOTHER_SERVER,
     "LOADING": Remedy.ANOTHER_SERVER,
     "CLUSTERDOWN": Remedy.ANOTHER_SERVER,
     "NOREPLICAS": Remedy.ANOTHER_SERVER,
-    "TRYAGAIN": Remedy.LATER,
     "BUSY": Remedy.LATER,
     "OOM": Remedy.FREE_MEMORY,
     "MISCONF": Remedy.LATER,
@@ -73,7 +75,7 @@ class ErrorReply:
 
     @property
     def redirect(self) -> tuple[str, int]:
-        """Host and port that MOVED and ASK name; no host if it is the one that was called."""
+        """Host and port that MOVED names; no host if it is the one that was called."""
         host, _, port = self.text.split()[2].rpartition(":")  # MOVED 3999 10.0.0.7:6381
         return "" if host == "?" else host, int(port)
 

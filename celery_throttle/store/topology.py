@@ -87,9 +87,13 @@ class Nodes(Servers):
         return len(self._nodes) > 1
 
     def report_moved(self, connection: AnyConnection, to: Address) -> None:
-        """See :class:`Servers`; the next calls try that node first."""
+        """See :class:`Servers`; the next calls try that node first.
+
+        The reply to an old connection may name a node that is in charge no longer: it is ignored.
+        """
+        if connection.generation == self.generation:
+            self._nodes = (to, *(one for one in self._configured if one != to))
         self.start_generation(connection)
-        self._nodes = (to, *(one for one in self._configured if one != to))
 
     def _move_to_end(self, node: Address) -> None:
         first, *others = self._nodes

@@ -23,6 +23,7 @@ app.conf.update(
     task_default_queue="stores",
     broker_transport_options=json.loads(os.environ.get("TRANSPORT_OPTIONS", "{}")),
     broker_connection_retry_on_startup=True,
+    throttle_timeout=float(os.environ.get("THROTTLE_TIMEOUT", "1")),
 )
 throttle = Throttle(app, LIMITS, url=os.environ.get("THROTTLE_URL"))
 

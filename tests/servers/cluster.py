@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ class Node(Server):
         """What it knows of the nodes: id, address, flags, master, ..., slots."""
         return [line.split() for line in self.do("NODES").decode().splitlines()]
 
+    def refused(self, code: str) -> int:
+        """How many calls it has replied an error of this code."""
+        with self.client() as client:
+            counts: dict[str, Any] = client.info("errorstats")
+        return int(counts.get(f"errorstat_{code}", {"count": 0})["count"])
+
     def is_ready(self) -> bool:
         return b"cluster_state:ok" in self.do("INFO") and len(self.lines()) == 4
 
@@ -64,10 +71,16 @@ class Cluster:
         """Of the node that has our keys."""
         return self.owner.client()
 
-    def fail_over(self) -> None:
-        """The master of our keys dies, and with all that it has written its replica takes over."""
+    def fail_over(self, *, by: signal.Signals = signal.SIGKILL) -> None:
+        """The master of our keys dies, or stops, and its replica takes over.
+
+        The replica has all that was written before.
+        """
         replicate(self.owner, self.replica)
-        self.owner.stop()
+        if by == signal.SIGKILL:
+            self.owner.stop()
+        else:
+            self.owner.signal(by)
         self.owner, self.replica = self.replica, self.owner
         alive = [node for node in self.nodes if node is not self.replica]
         wait_until(lambda: all(self._has_failed_over(node) for node in alive), "a failover")
@@ -76,9 +89,21 @@ class Cluster:
         (line,) = (line for line in node.lines() if line[0] == self.owner.id)
         return "master" in line[2] and b"cluster_state:ok" in node.do("INFO")
 
+    def hand_over(self) -> None:
+        """The replica becomes the master of our keys by plan, and the master its replica."""
+        self.replica.do("FAILOVER")
+        self.owner, self.replica = self.replica, self.owner
+        masters = [node for node in self.nodes if node is not self.replica]
+        wait_until(lambda: all(self._has_failed_over(node) for node in masters), "a failover")
+        replicate(self.owner, self.replica)
+        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
+
     def heal(self) -> None:
         """What was the master is back, and becomes the replica."""
-        self.replica.start()
+        if self.replica.runs():
+            self.replica.signal(signal.SIGCONT)
+        else:
+            self.replica.start()
         replicate(self.owner, self.replica)
         wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
 
@@ -87,17 +112,48 @@ class Cluster:
         target.do("SETSLOT", self.slot, "IMPORTING", source.id)
         source.do("SETSLOT", self.slot, "MIGRATING", target.id)
 
-    def move_keys(self, source: Node, target: Node) -> None:
-        """All that is there."""
-        keys = source.do("GETKEYSINSLOT", self.slot, 10_000)
+    def move_keys(self, source: Node, target: Node, *only: str, together: int = 10_000) -> None:
+        """All that is there or some of it, so many keys together."""
         with redis.Redis(port=source.port) as client:
-            client.migrate("127.0.0.1", target.port, keys, 0, 5_000)
+            while keys := only or source.do("GETKEYSINSLOT", self.slot, together):
+                client.migrate("127.0.0.1", target.port, keys, 0, 5_000)
+                if only:
+                    break
 
     def end_move(self, source: Node, target: Node) -> None:
         """The masters know of it, the new one first."""
         others = [node for node in self.nodes if node not in (target, source, self.replica)]
         for node in (target, source, *others):
             node.do("SETSLOT", self.slot, "NODE", target.id)
+
+    @property
+    def moves_at_once(self) -> bool:
+        """Whether the servers have ``CLUSTER MIGRATESLOTS``."""
+        with self.client() as client:
+            version: str = client.info("server").get("valkey_version", "0")
+        return int(version.partition(".")[0]) >= 9
+
+    def move(self, *, atomic: bool) -> None:
+        """Our slot moves to another master with all its keys, at once or key by key."""
+        source = self.owner
+        target = next(one for one in self.nodes if one not in (source, self.replica))
+        if atomic:
+            source.do("MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", target.id)
+            masters = [node for node in self.nodes if node is not self.replica]
+            wait_until(lambda: all(self._has(node, target) for node in masters), "a moved slot")
+        else:
+            self.begin_move(source, target)
+            self.move_keys(source, target, together=1)
+            self.end_move(source, target)
+        self.owner = target
+
+    def _has(self, node: Node, owner: Node) -> bool:
+        """Whether a node knows that another one has our slot."""
+        spans: list[list[Any]] = node.do("SLOTS")
+        return any(
+            first <= self.slot <= last and master[1] == owner.port
+            for first, last, master, *_ in spans
+        )
 
     def stop(self) -> None:
         for node in self.nodes:

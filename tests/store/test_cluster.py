@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 
 from celery_throttle import (
@@ -17,11 +17,10 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttle,
 )
-from celery_throttle.operations.define import read_definitions
 from celery_throttle.store.client import Store
 from tests.ends import MakeEnd
 from tests.servers.cluster import Cluster, Node
-from tests.servers.server import valkey_command
+from tests.servers.server import valkey_command, wait_until
 from tests.store.listening import PING, listening
 from tests.store.queue import Queue
 from tests.workers import StartWorker
@@ -82,26 +81,6 @@ def test_the_next_node_is_asked(cluster: Cluster, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(url, LIMITS))
     assert limiter["api"].try_acquire()
     assert limiter["api"].try_acquire()
-
-
-def test_a_slot_that_moves(telling: Cluster, end_of: MakeEnd) -> None:
-    cluster = telling
-    plain = Limiter(cluster.url, LIMITS)
-    limiter = end_of(plain)
-    limiter["api"].try_acquire()
-    source = cluster.owner
-    target = next(node for node in cluster.nodes if node not in (source, cluster.replica))
-    for one, other, remaining in ((source, target, 98), (target, source, 97)):
-        with redis.Redis(port=other.port) as client:
-            client.script_flush()
-        cluster.begin_move(one, other)
-        cluster.move_keys(one, other)
-        # What has one key is asked of the other node; what has several must wait.
-        limiter.run_plan(read_definitions(plain.plans, ["api"]))
-        with pytest.raises(StoreUnavailableError, match="TRYAGAIN"):
-            limiter["api"].try_acquire()
-        cluster.end_move(one, other)
-        assert limiter["api"].try_acquire().remaining == remaining
 
 
 def test_a_failover_forgets_nothing(healed: Cluster, end_of: MakeEnd) -> None:
@@ -167,3 +146,20 @@ def test_tasks_wait_through_a_failover(
     queue.tasks_wait(8)
     healed.fail_over()
     queue.tasks_run()
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "partitioned"])
+def test_a_line_drains_while_its_master_is_lost(
+    healed: Cluster, redis_url: str, start_worker: StartWorker, by: signal.Signals
+) -> None:
+    """A call to a master that stops is without a reply; one to a dead master fails at once."""
+    queue = Queue(redis_url, healed.url, redis_url)
+    start_worker("tests.apps.stores", redis_url, env=queue.env)
+    queue.tasks_wait(400)
+    queue.let_go()
+    wait_until(lambda: len(queue.noted("runs")) >= 20, "tasks that run")
+    healed.fail_over(by=by)
+    assert not queue.all_ran()  # the line was in use
+    healed.heal()
+    wait_until(lambda: set(queue.noted("runs")) == set(range(400)), "all tasks that run")

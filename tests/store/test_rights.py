@@ -78,12 +78,12 @@ def test_the_line_names_what_the_scripts_use() -> None:
         for source in sources
         for name in re.findall(r"call(?:_with)?\('(\w+)'", source)
     }
-    assert used == set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
+    assert used == set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+role ")[2]))
 
 
 def test_the_check_of_a_worker_tries_them_all() -> None:
     tried = re.findall(r"(?:\{ |may\()'([A-Z]+)'", script("missing_rights").source.decode())
-    rights = set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+asking ")[2]))
+    rights = set(re.findall(r"\+([a-z]+)(?= |$)", the_line().partition("+role ")[2]))
     assert {name.lower() for name in tried} == rights - {"info"}  # which the other check needs
 
 

@@ -21,6 +21,8 @@ WRAPPED = "ERR Error running script (call to f_6b1bf486c81ceb7edf3c093f4a63f7d2c
             "OOM",
             Remedy.FREE_MEMORY,
         ),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", "TRYAGAIN", Remedy.RETRY),
+        ("ASK 3999 127.0.0.1:6381", "ASK", Remedy.RETRY),
         (WRAPPED + "@user_script:9: @user_script: 9: wrong type", "ERR", Remedy.NONE),
         ("ERR value is not an integer", "ERR", Remedy.NONE),
         ("OOMPH", "OOMPH", Remedy.NONE),
@@ -36,7 +38,7 @@ def test_what_an_error_means(text: str, code: str, remedy: Remedy) -> None:
     ("text", "host", "port"),
     [
         ("MOVED 3999 127.0.0.1:6381", "127.0.0.1", 6381),
-        ("ASK 3999 node.example:6381", "node.example", 6381),
+        ("MOVED 3999 node.example:6381", "node.example", 6381),
         ("MOVED 3999 2001:db8::7:6381", "2001:db8::7", 6381),
         ("MOVED 3999 :6381", "", 6381),
         ("MOVED 3999 ?:6381", "", 6381),
