@@ -9,7 +9,7 @@ One call decides in one shard. The settings propose a shard for each limit::
     }
 
 All other limits are in the home shard. The home shard stores where each limit really is, which
-takes precedence: see :mod:`celery_throttle.operations.placement`.
+takes precedence: see :mod:`celery_throttle.operations.shards`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,23 @@ MAX_BY_KEY = 1024
 _WORDS = ("limits", "by_key", "url")
 _EXAMPLE = '{"limits": ["mail-*"]}'
 _PATTERN = re.compile(r"[A-Za-z0-9_.\-*]{1,100}", re.ASCII)
+
+
+class OtherShardError(ConfigurationError):
+    """A limit is in another shard than the settings say, which a process may learn and follow.
+
+    Attributes:
+        limit: The name of the limit.
+        shard: The name of its shard.
+    """
+
+    def __init__(self, limit: str, shard: str) -> None:
+        super().__init__(
+            f"limit {limit!r} is in shard {shard!r}, where other processes have put it, and this "
+            "process looks for it elsewhere: give this process the same throttle_shards"
+        )
+        self.limit = limit
+        self.shard = shard
 
 
 class Shard(NamedTuple):
@@ -104,12 +121,12 @@ class ShardMap:
 
     Attributes:
         entries: The entries of the settings, by name.
-        placed: Where limits really are, if it is known: the name of each limit and of its entry,
+        assigned: Where limits really are, if it is known: the name of each limit and of its entry,
             or :data:`HOME`.
     """
 
     entries: Mapping[str, ShardEntry] = field(default_factory=dict)
-    placed: Mapping[str, str] = field(default_factory=dict)
+    assigned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _patterns(self) -> Sequence[tuple[re.Pattern[str], ShardEntry]]:
@@ -125,13 +142,13 @@ class ShardMap:
         Raises:
             ConfigurationError: The limit is in a shard that the settings do not name.
         """
-        placed = self.placed.get(name)
-        if placed == HOME:
+        assigned = self.assigned.get(name)
+        if assigned == HOME:
             return None
-        if placed is not None:
-            if placed not in self.entries:
-                raise unknown_shard_error(name, placed, self.entries)
-            return self.entries[placed]
+        if assigned is not None:
+            if assigned not in self.entries:
+                raise OtherShardError(name, assigned)
+            return self.entries[assigned]
         return next((entry for found, entry in self._patterns if found.fullmatch(name)), None)
 
     def shard_of(self, ref: LimitRef) -> Shard:
@@ -155,9 +172,9 @@ class ShardMap:
             raise _two_shards_error(*list(found.items())[:2])
         return next(iter(found), HOME_SHARD)
 
-    def with_placed(self, placed: Mapping[str, str]) -> ShardMap:
-        """Return the map with what has become known of limits; see :attr:`placed`."""
-        return replace(self, placed={**self.placed, **placed})
+    def with_assigned(self, assigned: Mapping[str, str]) -> ShardMap:
+        """Return the map with what has become known of limits; see :attr:`assigned`."""
+        return replace(self, assigned={**self.assigned, **assigned})
 
 
 def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:
@@ -245,15 +262,6 @@ def _overlap(one: str, other: str) -> bool:
             else:
                 row[j] = char == other[j] and below[j + 1]
     return row[0]
-
-
-def unknown_shard_error(name: str, shard: str, known: Iterable[str]) -> ConfigurationError:
-    """Return the error for a limit in a shard that the settings do not name."""
-    names = ", ".join(map(repr, (HOME, *sorted(known))))
-    return ConfigurationError(
-        f"limit {name!r} is in shard {shard!r}, which this process does not know; it knows: "
-        f"{names}. Add the shard to throttle_shards"
-    )
 
 
 def _two_shards_error(

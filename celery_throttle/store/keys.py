@@ -104,6 +104,7 @@ class Keys:
     rules_files = _Name("rules-files")  #: the rules files of live workers
     names = _Name("names")  #: names of the limits that are defined
     changes = _Name("changes")  #: the log of changes
+    shards = _Name("shards")  #: the limits that are in other shards
     workers = _Name("workers")  #: workers with claims
     membership = _Name("membership")  #: live workers
     #: Parked messages that the broker may still deliver again.
@@ -133,7 +134,7 @@ class Keys:
     def definition_change(self) -> tuple[str, ...]:
         """The keys of a change of definitions, in the order of ``lib/definitions.lua``."""
         heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
-        return self.limits, self.rules, self.names, self.changes, *heads
+        return self.limits, self.rules, self.names, self.changes, *heads, self.shards
 
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""
