@@ -193,7 +193,7 @@ def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:
         )
     entries = [_read_entry(name, entry, setting) for name, entry in written.items()]
     for (one, first), (other, second) in combinations(_all_patterns(entries), 2):
-        if _overlap(first, second):
+        if one != other and _overlap(first, second):
             raise ConfigurationError(
                 f"{setting}[{one!r}] has {first!r}, and {setting}[{other!r}] has {second!r}: a "
                 "name that both match would be in two shards; allowed: patterns without a name in "

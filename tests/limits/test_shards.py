@@ -92,7 +92,7 @@ def test_two_keys_in_two_shards_of_one_entry_are_an_error_too() -> None:
 def test_where_a_limit_really_is_takes_precedence_over_the_settings() -> None:
     shards = parse_shards(WRITTEN).with_assigned({"mail": "home", "stripe": "mail", "x": "other"})
     assert [shard_of(shards, name) for name in ("mail", "stripe", "erp")] == ["home", "mail", "erp"]
-    with pytest.raises(ConfigurationError, match="'x' is in shard 'other', which this process"):
+    with pytest.raises(ConfigurationError, match="'x' is in shard 'other', where other processes"):
         shard_of(shards, "x")
 
 
@@ -134,6 +134,10 @@ def test_a_pattern_overlaps_with_each_name_that_it_matches(pattern: str, texts: 
 def test_an_error_names_the_text_and_what_is_allowed(written: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_shards(written)
+
+
+def test_patterns_of_one_entry_may_overlap() -> None:
+    assert shard_of(parse_shards({"mail": {"limits": ["mail", "mail*"]}}), "mail") == "mail"
 
 
 def test_no_password_is_shown() -> None:
