@@ -69,7 +69,7 @@ SCRIPT_GROUPS: Mapping[str, str] = {
         "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, "
         "withdraw_lines"
     ),
-    "definition scripts": "apply_rules, define, set_weight",
+    "definition scripts": "apply_rules, define, leave, set_weight",
     "pause scripts": "learn, pause, reset, resume",
     "fan-out scripts": (
         "cancel, claim, discard, enlist, list_results, pause, "
@@ -93,6 +93,14 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (_KEYS.rules, "hash", "the rules file in force"),
             (_KEYS.names, "set", "names of all defined limits"),
             (_KEYS.own_keys("<limit>"), "zset", "keys that have their own definition or weight"),
+        ),
+        KeyKind(
+            _KEYS.shards,
+            "hash",
+            "limits that are in other shards, each with its shard and an epoch",
+            Expiry.NEVER,
+            "",
+            "assign, leave",
         ),
         *_kinds(
             Expiry.ALWAYS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from celery_throttle.limits.duration import Duration
@@ -88,10 +88,11 @@ def make_backend(
     timeout: float,
     clock: Clock | None = None,
     restore: Callable[[], Plan[None]] | None = None,
+    assign: Callable[[Iterable[str]], Plan[int]] | None = None,
 ) -> Backend:
     """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
 
-    ``restore``: see :class:`~celery_throttle.operations.plan.PlanContext`.
+    ``restore``, ``assign``: see :class:`~celery_throttle.operations.plan.PlanContext`.
 
     Raises:
         ConfigurationError: the URL cannot be used, or not with the prefix of the keys.
@@ -99,7 +100,7 @@ def make_backend(
     store = Store(url, timeout=timeout, prefix=keys.prefix)
     if is_memory_url(url):
         return _without_server(store, MemoryPlans.of(limits, keys, clock))
-    plans = Plans(limits, keys, clock, restore)
+    plans = Plans(limits, keys, clock, restore, assign)
     return Backend(store, plans, Observer(limits, keys, clock, plans.check_known))
 
 

@@ -28,7 +28,7 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder, Taken
-from celery_throttle.operations.plan import Clock, Plan, Sleep
+from celery_throttle.operations.plan import Clock, HomeCall, Plan, Sleep
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -90,6 +90,11 @@ class LimiterCore:
     def store(self) -> Store:
         """The server."""
         return self.backend.store
+
+    @cached_property
+    def home_store(self) -> Store:
+        """The server of the home shard."""
+        return self.store
 
     @cached_property
     def plans(self) -> AnyPlans:
@@ -277,7 +282,7 @@ class LimiterCore:
 
     def plan_steps(self, plan: Plan[T]) -> Steps[T]:
         """Return the steps that execute a plan. The error of a step is raised in the plan."""
-        resume: Callable[[Any], Call | Sleep] = plan.send
+        resume: Callable[[Any], Call | HomeCall | Sleep] = plan.send
         result: Any = None
         while True:
             try:
@@ -290,9 +295,12 @@ class LimiterCore:
             except (StoreError, BlockingWaitError) as error:
                 resume, result = plan.throw, error
 
-    def _step(self, action: Call | Sleep) -> Step:
+    def _step(self, action: Call | HomeCall | Sleep) -> Step:
         if isinstance(action, Call):
             return Step(partial(self.store.run, action), partial(self.store.arun, action))
+        if isinstance(action, HomeCall):
+            store, call = self.home_store, action.call
+            return Step(partial(store.run, call), partial(store.arun, call))
         seconds = action.seconds
         sleep: Callable[[float], Any] = time.sleep if self.clock is None else self.clock.advance
         asleep: Callable[[float], Any] = asyncio.sleep if self.clock is None else sleep

@@ -6,7 +6,7 @@ Each is a function of what it uses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import LimitValueError
 from celery_throttle.limits.duration import (
@@ -25,6 +25,7 @@ from celery_throttle.limits.requirement import (
     parse_limits,
     slots_error,
 )
+from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
@@ -36,10 +37,24 @@ from celery_throttle.store.script import Call, script
 _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
 
 
+class Put(NamedTuple):
+    """What has become of definitions.
+
+    Attributes:
+        changed: the limits that were in force before and have changed.
+        elsewhere: the limits that are in another shard, by name, with its name: not defined here.
+    """
+
+    changed: Sequence[LimitRef]
+    elsewhere: Mapping[str, str]
+
+
 def register(
     context: PlanContext, limits: Mapping[str, Limits], now: int | None = None
 ) -> Plan[None]:
     """Put limits of the code in force, unless the rules file or a definition replaces them.
+
+    Limits in another shard are left out.
 
     ``now``: the server's time in microseconds, if it is known.
     """
@@ -48,10 +63,13 @@ def register(
 
 def _register(
     context: PlanContext, refs: Sequence[LimitRef], limits: Mapping[str, Limits], now: int | None
-) -> Plan[None]:
+) -> Plan[Mapping[str, str]]:
+    """Put limits of the code in force; return the shards of those that are in another shard."""
     of_code = [limits.get(ref.name) if ref.key is None else None for ref in refs]
-    for changed in (yield from put_definitions(context, "code", refs, of_code, now)):
+    put = yield from put_definitions(context, "code", refs, of_code, now)
+    for changed in put.changed:
         yield from make_due(context, changed.name)
+    return put.elsewhere
 
 
 def register_missing(
@@ -62,12 +80,17 @@ def register_missing(
     The server may have lost the rules file as well, so that is put in force before.
 
     ``now``: as for :meth:`register`.
+
+    Raises:
+        OtherShardError: a limit is in another shard.
     """
     if context.restore is not None:
         yield from context.restore()
     wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
     every = [*wholes, *(ref for ref in refs if ref.key is not None)]
-    yield from _register(context, every, context.limits, now)
+    elsewhere = yield from _register(context, every, context.limits, now)
+    for name, shard in elsewhere.items():
+        raise OtherShardError(name, shard)
     texts = yield from read_definitions(context, map(context.keys.field, every))
     found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
     limits = [definitions.unpack(packed) for _, packed in found]
@@ -113,6 +136,7 @@ def define(
 
     Raises:
         LimitError: they are wrong, or switch between a rate and slots.
+        OtherShardError: the limit is in another shard.
         UnknownLimitError: a key, or a weight, of a limit that is not defined.
     """
     limits, lasts_us = parse_definition(context, ref, written, weight, lasts)
@@ -120,9 +144,11 @@ def define(
         yield from check_known(context, ref)
     author = author or Author.of()
     if limits is not None:
-        yield from put_definitions(
+        put = yield from put_definitions(
             context, "set", [ref], [limits], author=author, lasts_us=lasts_us
         )
+        for name, shard in put.elsewhere.items():
+            raise OtherShardError(name, shard)
         yield from make_due(context, ref.name)
     if weight is not None:
         yield _weight_call(context, ref, weight, author, lasts_us)
@@ -170,25 +196,31 @@ def put_definitions(
     *,
     author: Author | None = None,
     lasts_us: int = 0,
-) -> Plan[list[LimitRef]]:
-    """Run ``define.lua``; return the limits that were in force before and have changed."""
+) -> Plan[Put]:
+    """Run ``define.lua``."""
     if not refs:
-        return []
+        return Put((), {})
+    epoch = yield from context.assigned_epoch(dict.fromkeys(ref.name for ref in refs))
     if now is None:
         # It need not be the server's: scripts reply if they need windows of another time.
         now = context.local_time()
     keys = context.keys
-    args = [context.now(), mode, lasts_us, (author or Author.of()).pack()]
+    args = [context.now(), mode, lasts_us, (author or Author.of()).pack(), epoch]
     for ref, own in zip(refs, limits, strict=True):
         definition = definitions.NO_DEFINITION
         if own is not None:
             definition = definitions.pack(own, now, keys.key_cap(ref.name))
         args += (keys.field(ref), *definition)
-    done, *indexes = yield Call(script("define"), keys.definition_change, args)
+    done, *found = yield Call(script("define"), keys.definition_change, args)
     if not done:
-        refused = indexes[0] - 1
+        refused = found[0] - 1
         raise slots_error(refs[refused].name, limits[refused])
-    return [refs[index - 1] for index in indexes]
+    changed, elsewhere = found
+    pairs = zip(elsewhere[::2], elsewhere[1::2], strict=True)
+    return Put(
+        [refs[index - 1] for index in changed],
+        {refs[index - 1].name: shard.decode() for index, shard in pairs},
+    )
 
 
 def make_due(context: PlanContext, name: str, cursor: bytes = b"") -> Plan[None]:

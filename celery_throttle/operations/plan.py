@@ -9,7 +9,7 @@ in one round trip, see ``worker/admission/batching.py``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -37,7 +37,14 @@ class Sleep:
     seconds: float
 
 
-Plan = Generator[Call | Sleep, Any, T]
+@dataclass(frozen=True, slots=True)
+class HomeCall:
+    """A step of a plan that runs a call in the home shard, which may be on another server."""
+
+    call: Call
+
+
+Plan = Generator[Call | HomeCall | Sleep, Any, T]
 
 
 class Clock(Protocol):
@@ -74,17 +81,26 @@ class PlanContext:
 
     ``limits`` are those of the code; they are registered if the server does not know them. A
     ``clock`` replaces the server's. ``restore`` makes the plan that runs before that: it puts the
-    rules file in force.
+    rules file in force. In any shard but the home shard, ``assign`` makes the plan that runs before
+    limits are defined, see :mod:`celery_throttle.operations.shards`.
     """
 
     limits: Mapping[str, Limits]
     keys: Keys
     clock: Clock | None = None
     restore: Callable[[], Plan[None]] | None = None
+    assign: Callable[[Iterable[str]], Plan[int]] | None = None
 
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""
         return "" if self.clock is None else self.clock.now
+
+    def assigned_epoch(self, names: Iterable[str]) -> Plan[int]:
+        """Let the home shard assign limits to this shard; return the epoch of its answer.
+
+        In the home shard that is 0, and no call is made. Raises as the plan of ``assign``.
+        """
+        return 0 if self.assign is None else (yield from self.assign(names))
 
     def local_time(self) -> int:
         """Return the time in microseconds by the clock, or else by this machine's."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from celery_throttle.errors import RulesError
 from celery_throttle.limits.duration import to_us
-from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import slots_error
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.rules.rules import Rules, dump_rules
+from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
@@ -100,7 +100,8 @@ def apply_rules(
     modified now, by the server's clock.
 
     Raises:
-        RulesError: a limit would switch between a rate and slots. Nothing has changed.
+        RulesError: a limit would switch between a rate and slots, or is in another shard. Nothing
+            has changed.
     """
     author = author or author_of_file(file.source)
     rows = _rows_of(context, file.rules)
@@ -168,9 +169,10 @@ def _changed_rows(
     changed = [row for row in wanted.items() if stored.get(row[0]) != _text_of(row[1])]
     changed.sort(key=_order)
     for part in _parts(changed):
-        status, *field = yield _rules_call(context, "check", digest, rows=part)
+        epoch = yield from context.assigned_epoch(_names_of(part))
+        status, *details = yield _rules_call(context, "check", digest, rows=part, epoch=epoch)
         if status < 0:
-            raise _refusal(context, file, field[0].decode())
+            raise _refusal(context, file, *details)
     return changed
 
 
@@ -215,9 +217,10 @@ def _apply_rows(
             if isinstance(own, int)
             for item in (field.removeprefix(_WEIGHT_HEAD), own)
         ]
+        fields["epoch"] = yield from context.assigned_epoch(_names_of(part))
         status, *details = yield _rules_call(context, "apply", digest, modified, part, **fields)
         if status < 0:
-            raise _refusal(context, file, details[0].decode())
+            raise _refusal(context, file, *details)
         if status == _OTHER:
             return False
         for name in details[1:]:
@@ -225,11 +228,22 @@ def _apply_rows(
     return True
 
 
-def _refusal(context: PlanContext, file: FileRules, field: str) -> RulesError:
-    name, has_key, key = field.partition(":")
-    ref = LimitRef(name, key if has_key else None)
-    limits = file.rules.limits.get(ref, context.limits.get(name))
-    return RulesError(file.source, [(None, str(slots_error(field, limits)))])
+def _names_of(rows: Sequence[_Row]) -> dict[str, None]:
+    """Return the names of the limits that rows define, or of whose keys they define."""
+    fields = (field for field, value in rows if value != NO_DEFINITION)
+    return {field.partition(":")[0]: None for field in fields if " " not in field}
+
+
+def _refusal(
+    context: PlanContext, file: FileRules, field: bytes, shard: bytes | None = None
+) -> RulesError:
+    ref = context.keys.field_ref(field.decode())
+    if shard is not None:
+        error: Exception = OtherShardError(ref.name, shard.decode())
+    else:
+        limits = file.rules.limits.get(ref, context.limits.get(ref.name))
+        error = slots_error(field.decode(), limits)
+    return RulesError(file.source, [(None, str(error))])
 
 
 def report_rules(

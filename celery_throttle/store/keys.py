@@ -11,10 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b, sha1
+from itertools import count
 from typing import NamedTuple
 
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
 from celery_throttle.limits.key import LimitRef, encode_key
+from celery_throttle.limits.shards import HOME, Shard
 
 DEFAULT_PREFIX = "{throttle}"
 
@@ -36,6 +41,36 @@ def has_hash_tag(prefix: str) -> bool:
     _, _, rest = prefix.partition("{")
     tag, closed, _ = rest.partition("}")
     return bool(tag and closed)
+
+
+@cache
+def shard_prefix(prefix: str, shard: Shard) -> str:
+    """Return the prefix of the keys of a shard; ``prefix`` is that of the home shard.
+
+    It has a hash tag of its own. If a limit is divided by key among n shards, the tag has a salt:
+    the first number with which the slot of the i-th shard is in the i-th of n equal ranges of
+    slots, so that the shards are spread evenly over the nodes of a cluster.
+    """
+    if shard.name == HOME:
+        return prefix
+    head, tag, tail = "", prefix, ""
+    if has_hash_tag(prefix):
+        head, _, rest = prefix.partition("{")
+        tag, _, tail = rest.partition("}")
+    tag = f"{tag}:{shard.name}"
+    if shard.by_key is not None:
+        stem = f"{tag}:{shard.number}/{shard.by_key}."
+        tag = next(
+            salted
+            for salted in (f"{stem}{salt}" for salt in count())
+            if hash_slot(salted) * shard.by_key // REDIS_CLUSTER_HASH_SLOTS == shard.number
+        )
+    return f"{head}{{{tag}}}{tail}"
+
+
+def hash_slot(tag: str) -> int:
+    """Return the slot of a cluster for a hash tag."""
+    return key_slot(tag.encode())
 
 
 class QueueKeys(NamedTuple):
@@ -69,6 +104,7 @@ class Keys:
     rules_files = _Name("rules-files")  #: the rules files of live workers
     names = _Name("names")  #: names of the limits that are defined
     changes = _Name("changes")  #: the log of changes
+    shards = _Name("shards")  #: the limits that are in other shards
     workers = _Name("workers")  #: workers with claims
     membership = _Name("membership")  #: live workers
     #: Parked messages that the broker may still deliver again.
@@ -98,7 +134,7 @@ class Keys:
     def definition_change(self) -> tuple[str, ...]:
         """The keys of a change of definitions, in the order of ``lib/definitions.lua``."""
         heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
-        return self.limits, self.rules, self.names, self.changes, *heads
+        return self.limits, self.rules, self.names, self.changes, *heads, self.shards
 
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""

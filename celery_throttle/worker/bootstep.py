@@ -9,6 +9,7 @@ from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.limits.shards import HOME
 from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.context import return_unused_units
@@ -16,7 +17,6 @@ from celery_throttle.tasks.option_warnings import warn_of_rate_limit
 from celery_throttle.worker.health.preflight import check_store
 from celery_throttle.worker.hooks import remote_control  # noqa: F401  # Celery registers it
 from celery_throttle.worker.request import install
-from celery_throttle.worker.shard import HOME
 from celery_throttle.worker.worker import ThrottleWorker
 
 

@@ -39,9 +39,6 @@ from celery_throttle.worker.waiting.park import ParkingPolicy, WaitingPolicy
 
 logger = get_logger(__name__)
 
-#: The shard of the limits that no other shard has.
-HOME = "home"
-
 
 class Shard:
     """The parts of a worker for one shard.

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from celery_throttle.errors import ThrottleError
+from celery_throttle.limits.shards import HOME
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker.admission.gate import Gate, attach_gates
 from celery_throttle.worker.admission.request_limits import has_limits, limits_of
@@ -20,7 +21,7 @@ from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.request import install
-from celery_throttle.worker.shard import HOME, Shard
+from celery_throttle.worker.shard import Shard
 
 
 class ThrottleWorker:

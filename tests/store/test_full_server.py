@@ -40,6 +40,13 @@ from celery_throttle.operations.define import make_due, register_missing
 from celery_throttle.operations.fan_outs import outcomes_call
 from celery_throttle.operations.lines import discard, scan_call
 from celery_throttle.operations.rules import pack_report, report_rules
+from celery_throttle.operations.shards import (
+    HOME_IDENTITY,
+    ShardIdentity,
+    begin_move,
+    end_move,
+    leave,
+)
 from celery_throttle.operations.waiting import (
     WaitingTask,
     claim_call,
@@ -211,6 +218,13 @@ def change_limits(tour: Tour) -> None:
     assert tour.see(report_rules(throttle.plans, "w", report, "", 60))[1] is not None
     tour.see(report_rules(throttle.plans, "w", report, "", 0))
     assert apply_rules(throttle, read_rules("[limits]\n", "rules.toml"), "rules.toml")
+    erp = ShardIdentity("erp")
+    begun = tour.see(begin_move(tour.keys, "day", erp))
+    assert tour.see(leave(throttle.plans, "day", begun, erp))
+    tour.see(end_move(tour.keys, "day", erp))
+    begun = tour.see(begin_move(tour.keys, "day", HOME_IDENTITY))
+    assert tour.see(leave(throttle.plans, "day", begun, HOME_IDENTITY))
+    tour.see(end_move(tour.keys, "day", HOME_IDENTITY))
 
 
 def use_units(tour: Tour) -> None:

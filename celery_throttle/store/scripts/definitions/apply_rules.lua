@@ -10,6 +10,7 @@
 -- ARGV  2   JSON: step      'look', 'list', 'check' or 'apply'
 --                 digest    of the rules
 --                 modified  when (us) the file was modified; 0 for now: it replaces any other
+--                 epoch     for 'check' and 'apply', see `define.lua`
 --                 and those of the step
 --       then for 'check' and 'apply' per limit: its field and its definition, see `parse_definitions` in `lib/definitions.lua`; without numbers if
 --       it is to be removed
@@ -23,6 +24,7 @@
 -- 'check'
 --   Reply {1}
 --         {-1, field}         this limit would get slots, or lose them
+--         {-2, field, shard}  this limit is in another shard
 -- 'apply' seen      in the first part: the fields that 'look' replied; in others empty
 --         session   that of the field 'next' if its digest is the same, else a new one
 --         about     who does it and why
@@ -31,7 +33,7 @@
 --         weights   {field, weight, 0 to remove it, ...}
 --   Reply {1, when (us) the file was modified, name, ...}    of the limits that the rules define in another way now
 --         {2}                 another file has come between: nothing was done
---         {-1, field}         as for 'check': nothing was done
+--         {-1, field} or {-2, field, shard}    as for 'check': nothing was done
 
 local request = cjson.decode(ARGV[2])
 local modified = request.modified > 0 and math.min(request.modified, now) or now
@@ -42,6 +44,16 @@ local function find_switch(requirements, definitions)
     local own = redis.call('HGET', KEYS[1], requirement.field)
     if switches_kind(requirement, definitions[i] or own and layers_in(own).code) then
       return requirement.field
+    end
+  end
+end
+
+-- The first limit that is in another shard, and the name of that; or nil.
+local function find_elsewhere(requirements, definitions)
+  for i, requirement in ipairs(requirements) do
+    local shard = definitions[i] and other_shard(KEYS[8], requirement.name, request.epoch)
+    if shard then
+      return requirement.field, shard
     end
   end
 end
@@ -140,5 +152,9 @@ local requirements, definitions = parse_definitions(3, request.about, 0)
 local switched = find_switch(requirements, definitions)
 if switched then
   return { -1, switched }
+end
+local foreign, shard = find_elsewhere(requirements, definitions)
+if foreign then
+  return { -2, foreign, shard }
 end
 return request.step == 'check' and { 1 } or apply(requirements, definitions)

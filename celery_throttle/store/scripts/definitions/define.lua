@@ -7,14 +7,16 @@
 --           | 'windows': new windows for definitions in force whose calendars have run out
 --       3   for how long (us) it is set; 0 for ever
 --       4   about: JSON, who does it and why
+--       5   epoch of the answer that the limits are in this shard, see `shard_map.lua`; 0 in the home shard
 --       then per name or key: its field and its definition, see `parse_definitions` in `lib/definitions.lua`
--- Reply {1, index, ...}    of those that were in force and have changed
+-- Reply {1, {index, ...}, {index, shard, ...}}    of those that were in force and have changed; and of those that are in
+--                     another shard, for which nothing was done
 --       {0, index}    'set' would give slots to this one, or take them away: nothing was done
 --
 -- The state of each given name or key is converted at once. Keys of a name that have no definition of their own may be
 -- many: their states are converted when they are read, by the times that the record holds.
 
-local mode, lasts, about = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local mode, lasts, about, epoch = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
 local function put_code(requirement, definition)
   if not definition then
@@ -58,19 +60,24 @@ local function put_windows(requirement, definition)
 end
 
 work_without_memory()
-local requirements, definitions = parse_definitions(5, about, lasts > 0 and now + lasts or 0)
+local requirements, definitions = parse_definitions(6, about, lasts > 0 and now + lasts or 0)
 for i, requirement in ipairs(requirements) do
   if mode == 'set' and switches_kind(requirement, definitions[i]) then
     return { 0, i }
   end
 end
 local change = { code = put_code, set = set, unset = unset, windows = put_windows }
-local reply = { 1 }
+local changed, elsewhere = {}, {}
 for i, requirement in ipairs(requirements) do
-  local has_ended = open_record(requirement)
-  local has_changed = change[mode](requirement, definitions[i])
-  if has_ended or has_changed then
-    reply[#reply + 1] = i
+  local shard = definitions[i] and other_shard(KEYS[8], requirement.name, epoch)
+  if shard then
+    elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = i, shard
+  else
+    local has_ended = open_record(requirement)
+    local has_changed = change[mode](requirement, definitions[i])
+    if has_ended or has_changed then
+      changed[#changed + 1] = i
+    end
   end
 end
-return reply
+return { 1, changed, elsewhere }

@@ -12,6 +12,7 @@
 --           until   when (us) the definition or weight ends by itself; left out if it does not
 --       5-7 heads of names: with a field behind them, of states and of entries; with a name behind it, of the zset of the
 --           keys with a definition or weight of their own
+--       8   hash: limits that are in other shards, see `shard_map.lua`
 -- A requirement is that of `requirements.lua`, and has besides
 --   field       of the name or key in the hash of definitions
 --   own_keys    zset: keys of the name with a definition or weight of their own

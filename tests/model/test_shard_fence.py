@@ -1,0 +1,218 @@
+"""Model checking of the fence: processes with different settings, moves, and crashes at any point.
+
+At every moment a limit is defined in one shard at most, so it is granted in one. In the end each
+process finds it in the same shard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from celery_throttle import ConfigurationError, Limiter, StoreError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.shards import HOME, OtherShardError
+from celery_throttle.operations.define import define, register_missing
+from celery_throttle.operations.plan import HomeCall, Plan
+from celery_throttle.operations.shards import ShardIdentity, begin_move, end_move, leave
+from tests.shards import HOME_KEYS, keys_of, shard_limiter
+from tests.sizes import WHOLE
+
+SHARDS = (HOME, "mail", "erp")
+PROCESSES = range(3)
+NAME = "api"
+REF = LimitRef(NAME, None)
+
+#: What must be seen, or its laws are not tested.
+RARE = {
+    *("register_missing", "define", "refused", "refused on the way", "old answer"),
+    *("moved", "is there", "crashed", "resumed move"),
+}
+
+_processes = st.sampled_from(PROCESSES)
+_shards = st.sampled_from(SHARDS)
+_rarely = st.sampled_from([False] * 5 + [True])
+
+_OPERATIONS: dict[str, Callable[[Any], Plan[None]]] = {
+    "register": lambda context: register_missing(context, [REF]),
+    "define": lambda context: define(context, REF, "7/h burst 7"),
+}
+
+_COUNT_DEFINED = """
+local count = 0
+for _, key in ipairs(KEYS) do
+  count = count + redis.call('HEXISTS', key, ARGV[1])
+end
+return count
+"""
+
+
+class Fence(RuleBasedStateMachine):
+    """Processes that propose a shard each, and make one call after the other."""
+
+    def __init__(self, limiters: dict[str, Limiter], client: Any, seen: Counter[str]) -> None:
+        super().__init__()
+        self.limiters, self.client, self.seen = limiters, client, seen
+        client.flushdb()
+        #: Where each process looks for the limit: its settings, and what it has learned.
+        self.shards = dict(zip(PROCESSES, SHARDS, strict=True))
+        #: The plan that each process carries out, with its limiter, its next call, and the number
+        #: of moves when that was answered last.
+        self.plans: dict[int, tuple[Plan[Any], Limiter, Any]] = {}
+        self.asked: dict[int, int] = {}
+        #: A move that is carried out, and its next call.
+        self.move: Any = None
+        self.move_call: Any = None
+        self.moves = 0
+
+    @rule(process=_processes, operation=st.sampled_from(["register", "define"]))
+    def advance(self, process: int, operation: str) -> None:
+        """Carry out the next call of a process; if it makes none, begin an operation."""
+        if process not in self.plans:
+            limiter = self.limiters[self.shards[process]]
+            self.plans[process] = _OPERATIONS[operation](limiter.plans), limiter, None
+            self.asked[process] = self.moves
+            self._resume(process, None)
+            return
+        _, limiter, step = self.plans[process]
+        if isinstance(step, HomeCall):
+            self.asked[process] = self.moves
+            reply = limiter.home_store.run(step.call)
+        else:
+            reply = limiter.store.run(step)
+        self._resume(process, reply)
+
+    def _resume(self, process: int, reply: Any) -> None:
+        plan, limiter, _ = self.plans.pop(process)
+        try:
+            self.plans[process] = plan, limiter, plan.send(reply)
+        except StopIteration:
+            self.seen[plan.__name__] += 1  # type: ignore[attr-defined]  # a generator
+        except OtherShardError as error:
+            self.seen["refused"] += 1
+            if self.asked[process] < self.moves:
+                self.seen["old answer"] += 1
+            self.shards[process] = error.shard
+        except StoreError:
+            self.seen["refused on the way"] += 1
+
+    @rule(process=_processes, happens=_rarely)
+    def crash(self, process: int, *, happens: bool) -> None:
+        """End a process; it starts again with its settings."""
+        if happens:
+            self.seen["crashed"] += process in self.plans
+            self.plans.pop(process, None)
+            self.shards[process] = SHARDS[process]
+
+    @rule(to=_shards)
+    def advance_move(self, to: str) -> None:
+        """Carry out the next call of a move; begin one if there is none."""
+        if self.move is None:
+            self._begin_move(to)
+            return
+        limiter, call = self.move_call
+        try:
+            self.move_call = self.move.send(limiter.store.run(call))
+        except StopIteration:
+            self.move = None
+            self.seen["moved"] += 1
+        self.moves += 1
+
+    @rule(happens=_rarely)
+    def cut_off_move(self, *, happens: bool) -> None:
+        """End the move after any of its calls."""
+        if happens:
+            self.move = None
+
+    def _begin_move(self, to: str) -> None:
+        """Begin a move, or go on with one that was cut off."""
+        entry = self.client.hget(HOME_KEYS.shards, NAME)
+        words = entry.decode().split() if entry else ["0", HOME]
+        if len(words) > 2:
+            to = words[2]
+            self.seen["resumed move"] += 1
+        self.move = self._steps(to)
+        self.move_call = next(self.move)
+
+    def _steps(self, to: str) -> Any:
+        home, identity = self.limiters[HOME], ShardIdentity(to)
+        try:
+            move = yield from _calls(home, begin_move(HOME_KEYS, NAME, identity))
+        except ConfigurationError:
+            self.seen["is there"] += 1
+            return
+        old = self.limiters[move.source]
+        yield from _calls(old, leave(old.plans, NAME, move, identity))
+        yield from _calls(home, end_move(HOME_KEYS, NAME, identity))
+
+    @invariant()
+    def one_shard_has_the_limit(self) -> None:
+        hashes = [keys_of(name).limits for name in SHARDS]
+        found = self.client.eval(_COUNT_DEFINED, len(hashes), *hashes, NAME)
+        assert found <= 1
+
+    def teardown(self) -> None:
+        """All processes find the limit in the same shard, once no move is under way."""
+        self._begin_move(HOME)
+        while self.move is not None:
+            self.advance_move(HOME)
+        for process in PROCESSES:
+            for _ in SHARDS:
+                try:
+                    self.limiters[self.shards[process]][NAME].acquire(0.001)
+                    break
+                except OtherShardError as error:
+                    self.shards[process] = error.shard
+            else:
+                pytest.fail(f"process {process} does not find the limit: {self.shards}")
+        assert len(set(self.shards.values())) == 1
+        self.one_shard_has_the_limit()
+
+
+def _calls(limiter: Limiter, plan: Plan[Any]) -> Any:
+    """Carry out a plan of a move; yield each call with its limiter."""
+    reply: Any = None
+    while True:
+        try:
+            reply = yield limiter, plan.send(reply)
+        except StopIteration as end:  # noqa: PERF203  # the loop is as long as the plan
+            return end.value
+
+
+def make_limiters(url: str) -> dict[str, Limiter]:
+    limits = {NAME: "1000/h burst 1000"}
+    return {name: shard_limiter(url, name, limits) for name in SHARDS}
+
+
+@pytest.mark.timeout(600)
+def test_a_limit_is_in_one_shard_whatever_happens(redis_url: str) -> None:
+    limiters, seen = make_limiters(redis_url), Counter[str]()
+    with redis.Redis.from_url(redis_url) as client:
+
+        @seed(0)
+        def make() -> Fence:
+            return Fence(limiters, client, seen)
+
+        run_state_machine_as_test(
+            make,  # type: ignore[arg-type]  # anything that makes one will do
+            settings=settings(
+                max_examples=500 if WHOLE else 100,
+                stateful_step_count=60,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+                print_blob=True,
+            ),
+        )
+        client.flushdb()
+    for limiter in limiters.values():
+        limiter.store.close()
+        limiter.home_store.close()
+    assert set(seen) >= RARE

@@ -1,0 +1,195 @@
+"""The fence: a limit is defined, and so granted, in one shard only, whatever the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from celery_throttle import ConfigurationError, Limiter, StoreError
+from celery_throttle.errors import RulesError
+from celery_throttle.limiter.limiter import apply_rules
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.shards import OtherShardError
+from celery_throttle.operations.shards import (
+    HOME_IDENTITY,
+    ShardIdentity,
+    begin_move,
+    end_move,
+    leave,
+)
+from tests.ends import MakeEnd
+from tests.protocol import Protocol
+from tests.servers.server import Server
+from tests.shards import HOME_KEYS, keys_of, shard_limiter
+
+LIMITS = {"api": "100/h burst 2", "mail": "100/h burst 3"}
+MAIL, ERP = ShardIdentity("mail"), ShardIdentity("erp")
+
+MakeLimiter = Callable[..., Limiter]
+
+
+@pytest.fixture
+def make(redis_url: str) -> Iterator[MakeLimiter]:
+    made: list[Limiter] = []
+
+    def make(name: str, **options: str | ShardIdentity) -> Limiter:
+        limiter = shard_limiter(redis_url, name, LIMITS, **options)  # type: ignore[arg-type]  # as given
+        made.append(limiter)
+        return limiter
+
+    yield make
+    for limiter in made:
+        limiter.store.close()
+        limiter.home_store.close()
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def move(home: Limiter, from_: Limiter, to: ShardIdentity) -> None:
+    begun = home.run_plan(begin_move(HOME_KEYS, "mail", to))
+    assert from_.run_plan(leave(from_.plans, "mail", begun, to))
+    home.run_plan(end_move(HOME_KEYS, "mail", to))
+
+
+def test_the_first_proposal_counts(make: MakeLimiter, end_of: MakeEnd) -> None:
+    mail, erp = end_of(make("mail")), end_of(make("erp"))
+    assert mail["mail"].try_acquire().remaining == 2
+    with pytest.raises(OtherShardError, match="'mail' is in shard 'mail', where other") as raised:
+        erp["mail"].try_acquire()
+    assert (raised.value.limit, raised.value.shard) == ("mail", "mail")
+    assert erp["api"].try_acquire().remaining == 1
+
+
+def test_a_process_without_shards_defines_no_limit_of_a_shard(make: MakeLimiter) -> None:
+    make("mail")["mail"].acquire()
+    home = make("home")
+    for call in (home["mail"].acquire, home["mail"].peek, lambda: home["mail"].define("9/h")):
+        with pytest.raises(ConfigurationError, match="give this process the same throttle_shards"):
+            call()
+    home.register()  # as a worker does at its start: all other limits
+    assert home["api"].try_acquire()
+    with pytest.raises(OtherShardError):
+        home["mail"].try_acquire()
+
+
+def test_new_settings_move_nothing(make: MakeLimiter) -> None:
+    home = make("home")
+    home["mail"].acquire()
+    with pytest.raises(OtherShardError) as raised:
+        make("mail")["mail"].acquire()
+    assert raised.value.shard == "home"
+    assert home["mail"].try_acquire().remaining == 1
+
+
+def test_a_rules_file_defines_no_limit_of_another_shard(make: MakeLimiter) -> None:
+    make("mail")["mail"].acquire()
+    home = make("home")
+    rules = read_rules('[limits]\napi = "9/h"\n"mail:42" = "8/h"', "rules.toml", home.limits)
+    with pytest.raises(RulesError, match="'mail' is in shard 'mail'"):
+        apply_rules(home, rules, "rules.toml")
+    assert home["api"].peek().burst == 2
+    mail = make("mail")
+    assert apply_rules(
+        mail, read_rules('[limits]\nmail = "9/h burst 9"', "rules.toml"), "rules.toml"
+    )
+    assert mail["mail"].peek().burst == 9
+
+
+def test_two_shards_with_one_name_are_an_error(make: MakeLimiter) -> None:
+    make("mail")["mail"].acquire()
+    others = [ShardIdentity("mail", by_key=4), ShardIdentity("mail", server="redis://other:6379")]
+    for identity in others:
+        with pytest.raises(
+            ConfigurationError, match="shard 'mail' has by_key None and url None in"
+        ):
+            make("mail", identity=identity)["api"].acquire()
+    with pytest.raises(OtherShardError):  # nothing was assigned
+        make("erp")["mail"].acquire()
+    assert make("erp")["api"].acquire().remaining == 1
+
+
+def test_a_shard_on_another_server(make: MakeLimiter, redis_url: str, own_server: Server) -> None:
+    identity = ShardIdentity("erp", server=own_server.url)
+    erp = shard_limiter(own_server.url, "erp", LIMITS, home_url=redis_url, identity=identity)
+    assert erp["mail"].acquire().remaining == 2
+    with pytest.raises(OtherShardError):
+        make("home")["mail"].acquire()
+    with own_server.client() as client:
+        assert client.exists(erp.keys.limits)
+        assert not client.exists(HOME_KEYS.shards, erp.keys.shards)
+    erp.store.close()
+    erp.home_store.close()
+
+
+def test_a_limit_moves(make: MakeLimiter) -> None:
+    home, mail, erp = make("home"), make("mail"), make("erp")
+    mail["mail"].acquire()
+    mail["mail"].define("50/h burst 20", weight=3)
+    mail["mail", "42"].define("40/h burst 30", weight=4)
+    move(home, mail, ERP)
+    for limiter in (home, mail):
+        with pytest.raises(OtherShardError, match="'mail' is in shard 'erp'"):
+            limiter["mail", "42"].acquire()
+    assert erp["mail", "42"].acquire().burst == 3
+    move(home, erp, HOME_IDENTITY)
+    assert home["mail"].acquire().burst == 3
+    with pytest.raises(OtherShardError, match="'mail' is in shard 'home'"):
+        erp["mail"].acquire()
+    move(home, home, MAIL)
+    assert mail["mail"].acquire().burst == 3
+
+
+def test_a_limit_on_its_way_is_granted_nowhere(make: MakeLimiter) -> None:
+    home, mail, erp = make("home"), make("mail"), make("erp")
+    mail["mail"].acquire()
+    begun = home.run_plan(begin_move(HOME_KEYS, "mail", ERP))
+    assert mail["mail"].try_acquire()  # its shard has not left it
+    with pytest.raises(StoreError, match="'mail' is being moved to shard 'erp'"):
+        erp["mail"].acquire()
+    with pytest.raises(ConfigurationError, match="cannot move to shard 'mail': it moves to"):
+        home.run_plan(begin_move(HOME_KEYS, "mail", MAIL))
+    assert home.run_plan(begin_move(HOME_KEYS, "mail", ERP)) == begun  # goes on
+    mail.run_plan(leave(mail.plans, "mail", begun, ERP))
+    for limiter in (mail, erp):
+        with pytest.raises(StoreError, match="is being moved"):
+            limiter["mail"].acquire()
+    with pytest.raises(OtherShardError):
+        home["mail"].acquire()
+
+
+def test_an_answer_from_before_a_move_defines_nothing(make: MakeLimiter) -> None:
+    home, mail, erp = make("home"), make("mail"), make("erp")
+    mail["mail"].acquire()
+    plan = mail.plans.define(LimitRef("mail", None), "9/h")
+    asked = next(plan)
+    answer = mail.home_store.run(asked.call)  # type: ignore[union-attr]  # the call to the home shard
+    move(home, mail, ERP)
+    assert erp["mail"].acquire()
+    call = plan.send(answer)
+    with pytest.raises(OtherShardError, match="in shard 'erp'"):
+        plan.send(mail.store.run(call))  # type: ignore[arg-type]  # a call
+
+
+def test_a_shard_keeps_a_limit_at_which_tasks_wait(lines: Protocol) -> None:
+    home, plans = lines.limiter, lines.limiter.plans
+    home["api"].acquire(1000)
+    lines.park("1", ["api"])
+    begun = home.run_plan(begin_move(HOME_KEYS, "api", ERP))
+    assert not home.run_plan(leave(plans, "api", begun, ERP))
+    assert home["api"].peek().burst == 1000
+
+
+def test_an_installation_without_shards_has_no_map(make: MakeLimiter, client: redis.Redis) -> None:
+    home = make("home")
+    home.register()
+    home["api"].acquire()
+    home["mail"].define("9/h")
+    assert not client.exists(HOME_KEYS.shards)
+    assert not client.exists(keys_of("mail").limits)
