@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.cli.shared.console import Row, Table
+from celery_throttle.limits.feedback import Feedback
 from tests.cli.conftest import Shell, fill
 
 
@@ -164,3 +165,12 @@ def test_history(shell: Shell) -> None:
     before = shell.json("history", "--before", changes[0]["id"])["changes"]
     assert [change["id"] for change in before] == [change["id"] for change in changes[1:]]
     assert shell.run("history", "--most", "1", "--before", changes[-1]["id"]) == "No changes.\n"
+
+
+def test_show_has_the_slots_that_an_api_lets_a_limit_use(shell: Shell) -> None:
+    limit = shell.app.throttle["slots"]
+    limit.define("adaptive 2..50 at once")
+    assert "slots in force" not in shell.run("show", "slots")
+    limit.learn(Feedback(refused=True))
+    assert "0 of 50 (adaptive 2..50 at once); 35 slots in force" in shell.run("show", "slots")
+    assert shell.json("show", "slots")["usage"][0]["share"] == 0.7
