@@ -148,6 +148,7 @@ class Narrow(OpenAI):
         super().__init__({})
         self.most = most
         self.open = 0
+        self.has_refused = threading.Event()  # until then, it answers nothing
         self.found: list[int] = []  # requests that were open when each came, itself included
 
     def answer(self, request: dict[str, Any]) -> Reply:
@@ -155,7 +156,11 @@ class Narrow(OpenAI):
             self.open += 1
             self.found.append(self.open)
             is_refused = self.open > self.most
-        time.sleep(0.01 if is_refused else 0.1)
+        if is_refused:
+            self.has_refused.set()
+        else:
+            self.has_refused.wait(60)
+            time.sleep(0.1)
         with self._lock:
             self.open -= 1
         error = {"message": "Too many requests", "code": "rate_limit_exceeded"}
