@@ -22,6 +22,7 @@ throttle = Throttle(
         "rpm": "20/s burst 2",
         "tpm": "20000/h burst 3000",
         "paused": "1000/s",
+        "learned": "adaptive 1..6 at once",
     },
 )
 
@@ -40,6 +41,11 @@ def by_requests(url: str, limit: str = "rpm") -> openai.OpenAI:
     return throttled(openai.OpenAI(**options(url)), {"requests": throttle[limit]})
 
 
+@cache
+def by_slots(url: str) -> openai.OpenAI:
+    return throttled(openai.OpenAI(**options(url)), throttle["learned"], retry_refused=9)
+
+
 def question(tokens: int, **more: Any) -> dict[str, Any]:
     """A question that takes some tokens in all."""
     return {"model": "gpt", "messages": [{"role": "user", "content": f"{tokens} x"}], **more}
@@ -51,6 +57,12 @@ def ask(url: str, number: int, change: int = 0) -> None:
     runs: Any = redis.Redis.from_url(BROKER).incr(f"runs {number}")
     call = question(200, max_tokens=1000 + change * (runs - 1))
     by_tokens(url).chat.completions.create(**call)
+
+
+@app.task(shared=False, throttle="learned")
+def one_of_several(url: str) -> None:
+    """Hold a slot of a limit that learns from the answer."""
+    by_slots(url).chat.completions.create(**question(10))
 
 
 @app.task(shared=False, throttle="tpm", throttle_cost=1000, throttle_settles=True)

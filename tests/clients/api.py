@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import httpx
+import httpx2
 import requests
 import urllib3
 
 from celery_throttle import throttled, wrap
+from celery_throttle.clients import httpx2 as by_httpx2
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
 from celery_throttle.clients.calls.guard import GuardedLimits
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
@@ -108,11 +110,12 @@ class Client:
 
 class Httpx(Client):
     def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
-        self._client = httpx.Client(base_url=url, transport=ThrottledTransport(limit, **options))
+        transport = ThrottledTransport(limit, **options)
+        self._client: Any = httpx.Client(base_url=url, transport=transport)
 
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
         answer = self._client.get(path, headers=headers)
-        return answer.status_code, answer.content
+        return int(answer.status_code), bytes(answer.content)
 
     @contextmanager
     def streamed(self) -> Iterator[Callable[[], bytes]]:
@@ -121,6 +124,12 @@ class Httpx(Client):
 
     def close(self) -> None:
         self._client.close()
+
+
+class Httpx2(Httpx):
+    def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
+        transport = by_httpx2.ThrottledTransport(limit, **options)
+        self._client: Any = httpx2.Client(base_url=url, transport=transport)
 
 
 class Requests(Client):
@@ -279,7 +288,7 @@ class Function(Client):
         self._client.close()
 
 
-HTTP: tuple[type[Client], ...] = (Httpx, AsyncHttpx, Requests, Urllib3, Aiohttp)
+HTTP: tuple[type[Client], ...] = (Httpx, Httpx2, AsyncHttpx, Requests, Urllib3, Aiohttp)
 EVERY: tuple[type[Client], ...] = (*HTTP, Function)
 
 

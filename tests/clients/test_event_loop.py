@@ -143,11 +143,14 @@ def test_a_blocking_client_that_may_wait_sends_nothing(
 def test_a_blocking_client_does_not_wait_to_send_again(
     api: Vendor, limiter: Limiter, send: Callable[..., None]
 ) -> None:
-    api.replies = [api.refusal("requests", 0.2)]
+    """Nobody knows of a refusal before: a request that is accepted raises nothing."""
 
     async def main() -> None:
-        with pytest.raises(BlockingWaitError):
+        send(api, limiter, retry_refused=2)
+        api.replies = [api.refusal("requests", 0.2)]
+        with pytest.raises(BlockingWaitError, match="the asyncio client of an SDK"):
             send(api, limiter, retry_refused=2)
 
     asyncio.run(main())
-    assert api.statuses() == [429]
+    assert api.statuses() == [200, 429]
+    assert limiter["requests"].status().totals.api_refusals == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -181,9 +182,11 @@ def test_only_the_quantity_that_refused_pauses(openai_api: OpenAI, limiter: Limi
 
 
 def test_an_error_about_money_pauses_nobody(openai_api: OpenAI, limiter: Limiter) -> None:
+    """And the SDK does not send it again, as it would by default."""
     openai_api.replies = [Reply(429, {"error": {"code": "insufficient_quota"}})] * 9
     with pytest.raises(openai.RateLimitError):
-        chat(make_openai(openai_api, of_openai(limiter)).with_options(max_retries=0))
+        chat(make_openai(openai_api, of_openai(limiter)))
+    assert openai_api.statuses() == [429]
     assert not limiter["tokens"].peek(0).retry_after
     assert taken(limiter, "tokens") == 0
 
@@ -278,3 +281,38 @@ def test_limits_by_the_request(openai_api: OpenAI, limiter: Limiter) -> None:
 def test_a_client_that_is_not_known(limiter: Limiter) -> None:
     with pytest.raises(LimitValueError, match=r"throttled\(\) knows; allowed: .*openai"):
         throttled(httpx.Client(), limiter["requests"])
+
+
+def test_a_call_that_times_out_costs_a_request_only(openai_api: OpenAI, limiter: Limiter) -> None:
+    answered = threading.Event()
+    openai_api.trouble = lambda _: None if answered.wait(30) else Reply(500)
+    client = make_openai(openai_api, of_openai(limiter)).with_options(max_retries=0, timeout=0.2)
+    with pytest.raises(openai.APITimeoutError):
+        chat(client)
+    answered.set()
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 0)
+
+
+def test_a_call_that_is_cancelled_costs_a_request_only(
+    openai_api: OpenAI, limiter: Limiter
+) -> None:
+    sent, answered = threading.Event(), threading.Event()
+
+    def stand_still(_: Any) -> None:
+        sent.set()
+        answered.wait(30)
+
+    openai_api.trouble = stand_still
+
+    async def cancelled() -> None:
+        plain = openai.AsyncOpenAI(api_key="x", base_url=f"{openai_api.url}/v1")
+        call = asyncio.ensure_future(chat(throttled(plain, of_openai(limiter))))
+        assert await asyncio.to_thread(sent.wait, 30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await limiter.store.aclose()
+
+    asyncio.run(cancelled())
+    answered.set()
+    assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 0)

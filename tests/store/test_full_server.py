@@ -247,6 +247,23 @@ def use_units(tour: Tour) -> None:
             assert not throttle[name].try_acquire()
 
 
+def learn(tour: Tour) -> None:
+    """From refusals without a time: each makes the pauses of their row longer."""
+    throttle, client = tour.throttle, tour.store.client
+    for name in ("learned", "slots"):
+        throttle[name].reset()
+        stops = []
+        for _ in range(6):
+            stops.append(throttle[name].learn(Feedback(refused=True)))
+            throttle[name].resume()
+        assert stops == sorted({*stops})
+        assert client.exists(tour.keys.refusals(parse_item(name)))
+        assert throttle[name].status().usage[0].share < 1
+        throttle[name].learn(Feedback())
+        assert not client.exists(tour.keys.refusals(parse_item(name)))
+        throttle[name].reset()
+
+
 def hold_slots(tour: Tour) -> None:
     throttle, client, ref = tour.throttle, tour.store.client, parse_item("slots")
     entries = tour.keys.entries(ref)
@@ -404,6 +421,7 @@ def test_each_script_works_or_is_refused_as_a_whole(tour: Tour) -> None:
     for operations in (
         change_limits,
         use_units,
+        learn,
         hold_slots,
         stop_limits,
         take_from_lines,

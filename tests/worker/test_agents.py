@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ import redis
 
 from celery_throttle.operations.waiting import list_claims_call
 from tests.apps import agents
-from tests.clients.vendors import OpenAI
+from tests.clients.vendors import OpenAI, Reply
+from tests.observe.metrics.page import read_page
 from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
 
@@ -137,3 +139,48 @@ def test_a_killed_worker_does_not_pay_again(begin: Callable[..., Worker], vendor
     result.get(timeout=60)
     assert len(vendor.requests) == 3 + 1
     assert not agents.throttle["paused"].list_waiting().waiting
+
+
+class Narrow(OpenAI):
+    """Answers some requests at once, refuses those beyond, and says nothing about a time."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__({})
+        self.most = most
+        self.open = 0
+        self.has_refused = threading.Event()  # until then, it answers nothing
+        self.found: list[int] = []  # requests that were open when each came, itself included
+
+    def answer(self, request: dict[str, Any]) -> Reply:
+        with self._lock:
+            self.open += 1
+            self.found.append(self.open)
+            is_refused = self.open > self.most
+        if is_refused:
+            self.has_refused.set()
+        else:
+            self.has_refused.wait(60)
+            time.sleep(0.1)
+        with self._lock:
+            self.open -= 1
+        error = {"message": "Too many requests", "code": "rate_limit_exceeded"}
+        return Reply(429, {"error": error}) if is_refused else self.success(request)
+
+
+@pytest.mark.pools("prefork")
+def test_adaptive_slots_follow_an_api_that_answers_three_at_once(
+    begin: Callable[..., Worker], pool: str
+) -> None:
+    """All processes share the number: no task fails, and few requests are refused."""
+    vendor = Narrow(3)
+    begin(pool=pool, concurrency=6)
+    for result in send(agents.one_of_several, vendor.url, 80):
+        result.get(timeout=120)
+    vendor.close()
+    refused = sum(open_at_once > 3 for open_at_once in vendor.found)
+    assert len(vendor.found) == 80 + refused
+    assert 1 <= refused <= 16
+    assert max(vendor.found[-40:]) <= 4
+    page = read_page(agents.throttle)
+    assert page.get("slots_in_force", limit="learned") in (2, 3, 4)
+    assert page.get("refusals_total", limit="learned", reason="api") == refused

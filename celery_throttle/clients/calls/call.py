@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 #: Seconds after which the slot of a call is free again if this process dies.
 _LEASE_SECONDS = 30.0
 
+_TOO_MANY = 429
+
 R = TypeVar("R")
 
 
@@ -69,7 +71,11 @@ class Exchange(ABC, Generic[R]):
         """Drop the response, which nobody will read."""
 
     def give_up(self, response: R) -> None:
-        """The limits know of the refusal in this response, and nobody else is to send it again."""
+        """Keep the client from sending the request again by itself.
+
+        The limits know of the refusal in this response; or it has the status of one, but is about
+        money, so that it does not help to send the request again.
+        """
 
     def watch(self, response: R, call: GuardedCall[R]) -> bool:  # noqa: ARG002  # for others
         """Let the call watch the body while it passes; False if the body has passed.
@@ -162,7 +168,7 @@ class GuardedCall(Generic[R]):
         try:
             reading = yield from self._read(response)
             refused = reading.meaning in (Meaning.REFUSAL, Meaning.OVERLOAD)
-            if refused:
+            if refused or (self._answer is not None and self._answer.status == _TOO_MANY):
                 exchange.give_up(response)
             repeats = refused and self.retries > 0 and exchange.is_repeatable()
         except BaseException:

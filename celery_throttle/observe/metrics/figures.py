@@ -48,6 +48,7 @@ class LimitFigures:
 
     status: LimitStatus  #: what is stored of it
     rate: float | None  #: units per second, adaptive shares included; with keys, of each key
+    slots_in_force: int | None  #: learned numbers of adaptive slots included; as for the rate
     slots: int | None  #: in use without a key, and by the keys with the most waiting tasks
     oldest: float | None  #: seconds; None if no task waits
     forecast: float | None  #: seconds; None if it is unknown, or no task waits
@@ -133,7 +134,7 @@ def _read_adaptive(
     adaptive = [
         LimitRef(status.name, None)
         for status in statuses
-        if any(limit.algorithm == "adaptive" for limit in _limits_of(status))
+        if any(limit.is_adaptive for limit in _limits_of(status))
     ]
     states = yield from read_states(observer, adaptive)
     return {ref.name: found.states for ref, found in states.items()}
@@ -165,16 +166,22 @@ def _read_figures(
     forecast: float | None,
 ) -> LimitFigures:
     limits, waits = _limits_of(status), status.waiting > 0
-    shares = [state.share / MILLION for state in adaptive] or [1.0] * len(limits)
+    shares = [state.share for state in adaptive] or [MILLION] * len(limits)
     rates = [
-        limit.rate.count * MICROSECONDS / limit.rate.period_us * share
+        limit.rate.count * MICROSECONDS / limit.rate.period_us * share / MILLION
         for limit, share in zip(limits, shares, strict=True)
         if isinstance(limit.rate, Rate) and replace(limit, shadows=()) != UNLIMITED
+    ]
+    slots = [
+        limit.burst * share // MILLION
+        for limit, share in zip(limits, shares, strict=True)
+        if has_slots(limit)
     ]
     oldest, next_due = measured.oldest, measured.next_due
     return LimitFigures(
         status,
         rate=min(rates, default=None),
+        slots_in_force=min(slots, default=None),
         slots=measured.slots if any(map(has_slots, limits)) else None,
         oldest=oldest / MICROSECONDS if waits and oldest >= 0 else None,
         forecast=forecast,

@@ -133,6 +133,10 @@ _TABLE: Mapping[tuple[str, ...], Mapping[str, str]] = {
         "next_due_seconds": (
             "Time until the limit next has room for a waiting task; absent if no task waits."
         ),
+        "slots_in_force": (
+            "Slots that may be in use at once; of an adaptive limit, the learned number; absent "
+            "for rates."
+        ),
         "slots_held": "Slots in use: without a key, and of the keys with the most waiting tasks.",
         "leases_expired_total": (
             "Claims and slots whose leases expired, as their workers or holders were lost."
@@ -203,6 +207,7 @@ def _values(limit: LimitFigures) -> dict[str, Value | None]:
         "wait_seconds": _waits(totals),
         "forecast_seconds": limit.forecast,
         "next_due_seconds": limit.next_due,
+        "slots_in_force": limit.slots_in_force,
         "slots_held": limit.slots,
         "leases_expired_total": totals.lost_claims + totals.lost_slots,
     }

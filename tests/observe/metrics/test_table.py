@@ -218,8 +218,24 @@ def test_each_bucket_of_the_counters_is_in_one_with_its_bound(lines: Protocol, b
 def test_slots(lines: Protocol) -> None:
     slots = lines.limiter["slots"]
     with slots.slot(), slots.slot():
-        assert page(lines).of("slots_held") == {("slots",): 2}
+        found = page(lines)
+        assert found.of("slots_held") == found.of("slots_in_force") == {("slots",): 2}
     assert page(lines).of("slots_held") == {("slots",): 0}
+
+
+def test_the_slots_in_force_follow_what_was_learned(lines: Protocol) -> None:
+    lines.limiter["slots"].define("adaptive 2..50 at once", seconds=600)
+    assert page(lines).of("slots_in_force") == {("slots",): 50}
+    learned = []
+    for _ in range(3):
+        lines.limiter["slots"].learn(Feedback(refused=True))
+        lines.now += SECOND
+        learned.append(page(lines).get("slots_in_force", limit="slots"))
+    assert learned == [35, 24, 16]  # 70%, as there was no good answer in between
+    lines.limiter["slots"].pause(60)
+    assert page(lines).get("slots_in_force", limit="slots") == 16
+    lines.limiter["slots"].reset()
+    assert page(lines).get("slots_in_force", limit="slots") == 50
 
 
 def test_slots_of_keys_with_waiting_tasks(lines: Protocol) -> None:
