@@ -8,13 +8,14 @@
 --   share      the rate, in millionths of its upper bound
 --   fell, grew when (us) the rate fell or `ceiling` changed, and until when (us) good answers were counted
 --   ceiling    the limit of the API, as it told, in millionths of the upper bound
--- Adds them to a limit, and `used`: the ticks in use now.
+-- Then the refunds, see `refunds.lua`, in ticks. Adds them to a limit, and `used`: the ticks in use now.
 
 local ADAPTIVE_FORM, ADAPTIVE_SIZE = '<BHdddddddddd', 83
 local algorithm = {}
 local ACCELERATION, LONGEST_ACCELERATION, LONGEST_GROWTH = 1500000, 30000000, 1000000
 local KEPT, KEPT_AGAIN, AGAIN, MEMORY = 93, 85, 2000000, 3600000000
 local scale_down, scale_up = scaling()
+local refunded, add_refund = refunds()
 
 -- Ticks that drain in some microseconds, rounded down. Negative for a time before the state was written.
 local function drained(us, rate)
@@ -36,7 +37,7 @@ end
 local function move(limit, at)
   local used = used_at(limit, at)
   if used_at(limit, now) == 0 then
-    limit.began, limit.taken = now, 0
+    limit.began, limit.taken, limit.refunds = now, 0, ''
   end
   limit.at, limit.level = at, used
 end
@@ -46,14 +47,15 @@ local function ticks_for(limit, amount)
 end
 
 local function unpack_state(limit, state, from)
-  local _, _, at, p, q, began, taken, level, share, fell, grew, ceiling = struct.unpack(ADAPTIVE_FORM, state, from)
+  local _, size, at, p, q, began, taken, level, share, fell, grew, ceiling = struct.unpack(ADAPTIVE_FORM, state, from)
   limit.at, limit.began, limit.taken, limit.level = at, began, taken, level
   limit.share, limit.fell, limit.grew, limit.ceiling = share, fell, grew, ceiling
+  limit.refunds = string.sub(state, from + ADAPTIVE_SIZE, from + size - 1)
   return p == limit.p and q == limit.q
 end
 
 function algorithm.read(limit, state, from)
-  limit.at, limit.began, limit.taken, limit.level = 0, 0, 0, 0
+  limit.at, limit.began, limit.taken, limit.level, limit.refunds = 0, 0, 0, 0, ''
   limit.share, limit.fell, limit.grew, limit.ceiling = MILLION, 0, 0, MILLION
   local is_same = not state or unpack_state(limit, state, from)
   if not is_same or limit.at > now + FARTHEST then
@@ -79,8 +81,8 @@ function algorithm.write(limit)
   if limit.share < MILLION then
     lasts = math.max(lasts, MEMORY)
   end
-  return struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE, limit.at, limit.p, limit.q, limit.began, limit.taken, limit.level,
-                     limit.share, limit.fell, limit.grew, limit.ceiling), lasts
+  return struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE + #limit.refunds, limit.at, limit.p, limit.q, limit.began,
+                     limit.taken, limit.level, limit.share, limit.fell, limit.grew, limit.ceiling) .. limit.refunds, lasts
 end
 
 function algorithm.remaining(limit, fractional)
@@ -95,7 +97,7 @@ end
 
 function algorithm.move_back(limit, state, from)
   if not algorithm.read(limit, state, from) then
-    limit.at, limit.began, limit.taken, limit.used = now, now, limit.level, limit.level
+    limit.at, limit.began, limit.taken, limit.used, limit.refunds = now, now, limit.level, limit.level, ''
     limit.fell, limit.grew = math.min(limit.fell, now), math.min(limit.grew, now)
   end
 end
@@ -108,7 +110,7 @@ end
 
 function algorithm.fill(limit, amount, at)
   local ticks = ticks_for(limit, amount)
-  limit.at, limit.began, limit.taken, limit.level = at, at, ticks, ticks
+  limit.at, limit.began, limit.taken, limit.level, limit.refunds = at, at, ticks, ticks, ''
   limit.used = used_at(limit, now)
 end
 
@@ -116,12 +118,21 @@ function algorithm.mark(limit)
   return limit.taken, limit.began
 end
 
+local function refund(limit, mark, began, cost, actual)
+  if began ~= limit.began then
+    return
+  end
+  local before = refunded(limit.refunds, mark)
+  local later = limit.taken - mark - (refunded(limit.refunds, math.huge) - before)
+  local amount = math.max(0, math.min(cost - actual, limit.level - later))
+  limit.level = limit.level - amount
+  limit.refunds = add_refund(limit.refunds, mark - cost, mark, amount)
+end
+
 function algorithm.settle(limit, mark, began, cost, actual)
   move(limit, now)
   if actual < cost then
-    local after = limit.taken - (began == limit.began and mark or 0)
-    local refund = math.min(ticks_for(limit, cost) - ticks_for(limit, actual), limit.level - after)
-    limit.level = limit.level - math.max(0, refund)
+    refund(limit, mark, began, ticks_for(limit, cost), ticks_for(limit, actual))
   else
     local most = (MAX_EXACT - MAX_EXACT % 1000) / 1000
     local level = limit.level
