@@ -170,6 +170,12 @@ local function told_ceiling(limit, units, period)
   return math.min(MILLION, math.max(parameter(limit, 1), math.floor(math.min(share, MILLION))))
 end
 
+-- As if the rate had been a share of its upper bound since there are units in use.
+local function drain_again(limit, share)
+  local used = limit.taken - refunded(limit.refunds, math.huge) - drained(now - limit.began, limit.q * share)
+  limit.level = math.max(limit.level, math.min(used, 2 * limit.burst * limit.p))
+end
+
 -- Learn from an answer, see `learn.lua`. Returns whether the limit has changed.
 function algorithm.learn(limit, answer)
   local latency, took = parameter(limit, 2), answer.took
@@ -179,6 +185,9 @@ function algorithm.learn(limit, answer)
   end
   if ceiling ~= limit.ceiling then
     move(limit, now)
+    if limit.fell == 0 then
+      drain_again(limit, ceiling)
+    end
     limit.share, limit.ceiling, limit.fell, limit.grew = ceiling, ceiling, now, now
   elseif answer.kind == 'overloaded' then
     return false

@@ -4,8 +4,9 @@ Additive increase, multiplicative decrease (Chiu and Jain, 1989). While answers 
 increases by a hundredth of itself per second, and faster the longer the last decrease lies back. A
 refusal, or an answer that took longer than the limit's ``latency``, decreases it to
 ``KEPT_PERCENT``. If the API tells its own limit, the rate becomes that at once, and does not exceed
-it. The answer to a request that was sent before the last decrease, or the last change of the API's
-limit, is ignored. An overload changes nothing.
+it. The first time, units that drained faster before are in use again. The answer to a request that
+was sent before the last decrease, or the last change of the API's limit, is ignored. An overload
+changes nothing.
 
 Units in use drain at the current rate, so a change of the rate keeps them. No more is admitted than
 by a meter of the highest rate. Amounts are ticks of the highest rate, see
@@ -127,15 +128,18 @@ class Adaptive(State):
         rate, ceiling = self.rate, _ceiling(limit, feedback)
         if now - took < rate.decreased_at:
             return self
+        here = self._write_at(now, now)
         if ceiling is not None and ceiling != rate.ceiling:
             changed = AdaptiveRate(ceiling, now, now, ceiling)
+            if not rate.decreased_at:
+                here = _drain_again(here, limit, ceiling, now)
         elif feedback.overloaded:
             return self
         elif feedback.refused or (limit.latency_us is not None and took > limit.latency_us):
             changed = _decrease(rate, limit, now)
         else:
             changed = _increase(rate, now)
-        return self if changed is rate else replace(self._write_at(now, now), rate=changed)
+        return self if changed is rate else replace(here, rate=changed)
 
     def _write_at(self, at: int, now: int) -> Adaptive:
         """Return the state as written at a time."""
@@ -161,6 +165,16 @@ def _refund(state: Adaptive, mark: Mark, cost: int, actual: int) -> Adaptive:
     refund = max(0, min(cost - actual, state.level - later))
     busy = busy.add_refund(Refund(mark.value - cost, mark.value, refund))
     return replace(state, busy=busy, level=state.level - refund)
+
+
+def _drain_again(state: Adaptive, limit: Limit, share: int, now: int) -> Adaptive:
+    """Return the state as if the rate had been ``share`` since there are units in use.
+
+    At most a burst is in use on top of the full burst then.
+    """
+    drained = (now - state.busy.began) * state.q * share // MILLION
+    used = state.taken - state.busy.refunded() - drained
+    return replace(state, level=max(state.level, min(used, 2 * limit.burst * state.p)))
 
 
 def _decrease(rate: AdaptiveRate, limit: Limit, now: int) -> AdaptiveRate:
