@@ -302,7 +302,7 @@ def test_when_an_api_first_tells_its_limit_units_drained_too_fast_are_in_use_aga
                 yield from side.plans.learn({side.ref: feedback})
                 side.local.learn({side.ref: feedback}, side.clock.now)
             decision = yield from side.acquire(10 * MILLION)
-            waits.append(round(decision.retry_after * 1000))
+            waits.append(round((decision.retry_after or 0) * 1000))
 
         return play
 
