@@ -8,14 +8,13 @@
 --   share      the rate, in millionths of its upper bound
 --   fell, grew when (us) the rate fell or `ceiling` changed, and until when (us) good answers were counted
 --   ceiling    the limit of the API, as it told, in millionths of the upper bound
--- Then the refunds, see `refunds.lua`, in ticks. Adds them to a limit, and `used`: the ticks in use now.
+-- Then the refunds, see `busy_period.lua`, in ticks. Adds them to a limit, and `used`: the ticks in use now.
 
 local ADAPTIVE_FORM, ADAPTIVE_SIZE = '<BHdddddddddd', 83
 local algorithm = {}
 local ACCELERATION, LONGEST_ACCELERATION, LONGEST_GROWTH = 1500000, 30000000, 1000000
 local KEPT, KEPT_AGAIN, AGAIN, MEMORY = 93, 85, 2000000, 3600000000
 local scale_down, scale_up = scaling()
-local refunded, add_refund = refunds()
 
 -- Ticks that drain in some microseconds, rounded down. Negative for a time before the state was written.
 local function drained(us, rate)
@@ -81,8 +80,9 @@ function algorithm.write(limit)
   if limit.share < MILLION then
     lasts = math.max(lasts, MEMORY)
   end
-  return struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE + #limit.refunds, limit.at, limit.p, limit.q, limit.began,
-                     limit.taken, limit.level, limit.share, limit.fell, limit.grew, limit.ceiling) .. limit.refunds, lasts
+  local packed = struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE + #limit.refunds, limit.at, limit.p, limit.q,
+                             limit.began, limit.taken, limit.level, limit.share, limit.fell, limit.grew, limit.ceiling)
+  return packed .. limit.refunds, lasts
 end
 
 function algorithm.remaining(limit, fractional)
@@ -122,6 +122,7 @@ local function refund(limit, mark, began, cost, actual)
   if began ~= limit.began then
     return
   end
+  local refunded, add_refund = busy_period()
   local before = refunded(limit.refunds, mark)
   local later = limit.taken - mark - (refunded(limit.refunds, math.huge) - before)
   local amount = math.max(0, math.min(cost - actual, limit.level - later))
@@ -172,6 +173,7 @@ end
 
 -- As if the rate had been a share of its upper bound since there are units in use.
 local function drain_again(limit, share)
+  local refunded = busy_period()
   local used = limit.taken - refunded(limit.refunds, math.huge) - drained(now - limit.began, limit.q * share)
   limit.level = math.max(limit.level, math.min(used, 2 * limit.burst * limit.p))
 end

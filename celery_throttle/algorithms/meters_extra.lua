@@ -1,7 +1,7 @@
 -- meters_extra.lua: the functions of meters that few decisions need.
--- The refunds of a limit, see `refunds.lua`, are in microseconds to drain.
+-- The refunds of a limit, see `busy_period.lua`, are in microseconds to drain.
 
-local refunded, add_refund = refunds()
+local refunded, add_refund = busy_period()
 
 function meters.move_back(limit, state, from)
   if read_meter(limit, state, from) then
