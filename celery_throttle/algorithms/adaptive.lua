@@ -8,7 +8,7 @@
 --   share      the rate, in millionths of its upper bound
 --   fell, grew when (us) the rate fell or `ceiling` changed, and until when (us) good answers were counted
 --   ceiling    the limit of the API, as it told, in millionths of the upper bound
--- Adds them to a limit, and `used`: the ticks in use now.
+-- Then the refunds, see `busy_period.lua`, in ticks. Adds them to a limit, and `used`: the ticks in use now.
 
 local ADAPTIVE_FORM, ADAPTIVE_SIZE = '<BHdddddddddd', 83
 local algorithm = {}
@@ -36,7 +36,7 @@ end
 local function move(limit, at)
   local used = used_at(limit, at)
   if used_at(limit, now) == 0 then
-    limit.began, limit.taken = now, 0
+    limit.began, limit.taken, limit.refunds = now, 0, ''
   end
   limit.at, limit.level = at, used
 end
@@ -46,14 +46,15 @@ local function ticks_for(limit, amount)
 end
 
 local function unpack_state(limit, state, from)
-  local _, _, at, p, q, began, taken, level, share, fell, grew, ceiling = struct.unpack(ADAPTIVE_FORM, state, from)
+  local _, size, at, p, q, began, taken, level, share, fell, grew, ceiling = struct.unpack(ADAPTIVE_FORM, state, from)
   limit.at, limit.began, limit.taken, limit.level = at, began, taken, level
   limit.share, limit.fell, limit.grew, limit.ceiling = share, fell, grew, ceiling
+  limit.refunds = string.sub(state, from + ADAPTIVE_SIZE, from + size - 1)
   return p == limit.p and q == limit.q
 end
 
 function algorithm.read(limit, state, from)
-  limit.at, limit.began, limit.taken, limit.level = 0, 0, 0, 0
+  limit.at, limit.began, limit.taken, limit.level, limit.refunds = 0, 0, 0, 0, ''
   limit.share, limit.fell, limit.grew, limit.ceiling = MILLION, 0, 0, MILLION
   local is_same = not state or unpack_state(limit, state, from)
   if not is_same or limit.at > now + FARTHEST then
@@ -79,8 +80,9 @@ function algorithm.write(limit)
   if limit.share < MILLION then
     lasts = math.max(lasts, MEMORY)
   end
-  return struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE, limit.at, limit.p, limit.q, limit.began, limit.taken, limit.level,
-                     limit.share, limit.fell, limit.grew, limit.ceiling), lasts
+  local packed = struct.pack(ADAPTIVE_FORM, ADAPTIVE, ADAPTIVE_SIZE + #limit.refunds, limit.at, limit.p, limit.q,
+                             limit.began, limit.taken, limit.level, limit.share, limit.fell, limit.grew, limit.ceiling)
+  return packed .. limit.refunds, lasts
 end
 
 function algorithm.remaining(limit, fractional)
@@ -95,7 +97,7 @@ end
 
 function algorithm.move_back(limit, state, from)
   if not algorithm.read(limit, state, from) then
-    limit.at, limit.began, limit.taken, limit.used = now, now, limit.level, limit.level
+    limit.at, limit.began, limit.taken, limit.used, limit.refunds = now, now, limit.level, limit.level, ''
     limit.fell, limit.grew = math.min(limit.fell, now), math.min(limit.grew, now)
   end
 end
@@ -108,7 +110,7 @@ end
 
 function algorithm.fill(limit, amount, at)
   local ticks = ticks_for(limit, amount)
-  limit.at, limit.began, limit.taken, limit.level = at, at, ticks, ticks
+  limit.at, limit.began, limit.taken, limit.level, limit.refunds = at, at, ticks, ticks, ''
   limit.used = used_at(limit, now)
 end
 
@@ -116,12 +118,22 @@ function algorithm.mark(limit)
   return limit.taken, limit.began
 end
 
+local function refund(limit, mark, began, cost, actual)
+  if began ~= limit.began then
+    return
+  end
+  local refunded, add_refund = busy_period()
+  local before = refunded(limit.refunds, mark)
+  local later = limit.taken - mark - (refunded(limit.refunds, math.huge) - before)
+  local amount = math.max(0, math.min(cost - actual, limit.level - later))
+  limit.level = limit.level - amount
+  limit.refunds = add_refund(limit.refunds, mark - cost, mark, amount)
+end
+
 function algorithm.settle(limit, mark, began, cost, actual)
   move(limit, now)
   if actual < cost then
-    local after = limit.taken - (began == limit.began and mark or 0)
-    local refund = math.min(ticks_for(limit, cost) - ticks_for(limit, actual), limit.level - after)
-    limit.level = limit.level - math.max(0, refund)
+    refund(limit, mark, began, ticks_for(limit, cost), ticks_for(limit, actual))
   else
     local most = (MAX_EXACT - MAX_EXACT % 1000) / 1000
     local level = limit.level
@@ -159,6 +171,13 @@ local function told_ceiling(limit, units, period)
   return math.min(MILLION, math.max(parameter(limit, 1), math.floor(math.min(share, MILLION))))
 end
 
+-- As if the rate had been a share of its upper bound since there are units in use.
+local function drain_again(limit, share)
+  local refunded = busy_period()
+  local used = limit.taken - refunded(limit.refunds, math.huge) - drained(now - limit.began, limit.q * share)
+  limit.level = math.max(limit.level, math.min(used, 2 * limit.burst * limit.p))
+end
+
 -- Learn from an answer, see `learn.lua`. Returns whether the limit has changed.
 function algorithm.learn(limit, answer)
   local latency, took = parameter(limit, 2), answer.took
@@ -168,6 +187,9 @@ function algorithm.learn(limit, answer)
   end
   if ceiling ~= limit.ceiling then
     move(limit, now)
+    if limit.fell == 0 then
+      drain_again(limit, ceiling)
+    end
     limit.share, limit.ceiling, limit.fell, limit.grew = ceiling, ceiling, now, now
   elseif answer.kind == 'overloaded' then
     return false

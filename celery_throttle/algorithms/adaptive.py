@@ -4,8 +4,9 @@ Additive increase, multiplicative decrease (Chiu and Jain, 1989). While answers 
 increases by a hundredth of itself per second, and faster the longer the last decrease lies back. A
 refusal, or an answer that took longer than the limit's ``latency``, decreases it to
 ``KEPT_PERCENT``. If the API tells its own limit, the rate becomes that at once, and does not exceed
-it. The answer to a request that was sent before the last decrease, or the last change of the API's
-limit, is ignored. An overload changes nothing.
+it. The first time, units that drained faster before are in use again. The answer to a request that
+was sent before the last decrease, or the last change of the API's limit, is ignored. An overload
+changes nothing.
 
 Units in use drain at the current rate, so a change of the rate keeps them. No more is admitted than
 by a meter of the highest rate. Amounts are ticks of the highest rate, see
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import NamedTuple
 
+from celery_throttle.algorithms.meters import BusyPeriod, Refund
 from celery_throttle.algorithms.state import Mark, State, ceil_div
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MAX_EXACT, to_us
@@ -57,14 +59,14 @@ class Adaptive(State):
     at: int  #: when this was written: the start of the last take
     p: int  #: ticks per unit, when this was written
     q: int  #: ticks per microsecond at the highest rate
-    began: int  #: since when there are always units in use
-    taken: int  #: ticks taken since then, refunded or not
+    busy: BusyPeriod  #: at that time
+    taken: int  #: ticks taken in this period, refunded or not
     level: int  #: ticks in use at ``at``
     rate: AdaptiveRate
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> Adaptive:
-        return cls(since, 0, *limit.ticks, 0, 0, 0, AdaptiveRate())
+        return cls(since, 0, *limit.ticks, BusyPeriod(0), 0, 0, AdaptiveRate())
 
     def matches(self, limit: Limit) -> bool:
         return (self.p, self.q) == limit.ticks
@@ -77,7 +79,7 @@ class Adaptive(State):
             decreased_at=min(self.rate.decreased_at, now),
             increased_at=min(self.rate.increased_at, now),
         )
-        return replace(self, at=now, began=now, taken=self.level, rate=rate)
+        return replace(self, at=now, busy=BusyPeriod(now), taken=self.level, rate=rate)
 
     def used(self, now: int) -> int:
         """Return the ticks in use. Before ``at``: the level there, and what drains until then."""
@@ -106,15 +108,13 @@ class Adaptive(State):
 
     def mark(self) -> Mark:
         """Return the ticks taken, up to the end of this take."""
-        return Mark(self.taken, self.began)
+        return Mark(self.taken, self.busy.began)
 
     def settle(self, _limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Adaptive:
         """Settle a take. Units drain in the order of the takes: later ones are still in use."""
         here = self._write_at(now, now)
         if actual < cost:
-            after = here.taken - mark.value if mark.more == here.began else here.taken
-            refund = min(self._to_ticks(cost) - self._to_ticks(actual), here.level - after)
-            return replace(here, level=here.level - max(0, refund))
+            return _refund(here, mark, self._to_ticks(cost), self._to_ticks(actual))
         max_ticks = MAX_EXACT // MAX_ADAPTIVE_RATIO
         debt = self._to_ticks(min(actual - cost, max_ticks // self.p * MILLION))
         used = min(here.level + debt, max(here.level, max_ticks))
@@ -128,22 +128,25 @@ class Adaptive(State):
         rate, ceiling = self.rate, _ceiling(limit, feedback)
         if now - took < rate.decreased_at:
             return self
+        here = self._write_at(now, now)
         if ceiling is not None and ceiling != rate.ceiling:
             changed = AdaptiveRate(ceiling, now, now, ceiling)
+            if not rate.decreased_at:
+                here = _drain_again(here, limit, ceiling, now)
         elif feedback.overloaded:
             return self
         elif feedback.refused or (limit.latency_us is not None and took > limit.latency_us):
             changed = _decrease(rate, limit, now)
         else:
             changed = _increase(rate, now)
-        return self if changed is rate else replace(self._write_at(now, now), rate=changed)
+        return self if changed is rate else replace(here, rate=changed)
 
     def _write_at(self, at: int, now: int) -> Adaptive:
         """Return the state as written at a time."""
         used = self.used(at)
         if self.used(now):
             return replace(self, at=at, level=used)
-        return replace(self, at=at, level=used, began=now, taken=0)
+        return replace(self, at=at, level=used, busy=BusyPeriod(now), taken=0)
 
     def _to_ticks(self, cost: int) -> int:
         return ceil_div(cost * self.p, MILLION)
@@ -151,6 +154,27 @@ class Adaptive(State):
     def _drain_time(self, ticks: int, now: int) -> int:
         """Return the microseconds from now until ``ticks`` have drained since ``at``."""
         return max(0, self.at + ceil_div(ticks * MILLION, self.q * self.rate.share) - now)
+
+
+def _refund(state: Adaptive, mark: Mark, cost: int, actual: int) -> Adaptive:
+    """Return the state after a refund, in ticks, of what later takes leave of those in use."""
+    busy = state.busy
+    if mark.more != busy.began:
+        return state
+    later = state.taken - mark.value - (busy.refunded() - busy.refunded(mark.value))
+    refund = max(0, min(cost - actual, state.level - later))
+    busy = busy.add_refund(Refund(mark.value - cost, mark.value, refund))
+    return replace(state, busy=busy, level=state.level - refund)
+
+
+def _drain_again(state: Adaptive, limit: Limit, share: int, now: int) -> Adaptive:
+    """Return the state as if the rate had been ``share`` since there are units in use.
+
+    At most a burst is in use on top of the full burst then.
+    """
+    drained = (now - state.busy.began) * state.q * share // MILLION
+    used = state.taken - state.busy.refunded() - drained
+    return replace(state, level=max(state.level, min(used, 2 * limit.burst * state.p)))
 
 
 def _decrease(rate: AdaptiveRate, limit: Limit, now: int) -> AdaptiveRate:

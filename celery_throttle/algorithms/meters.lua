@@ -4,7 +4,7 @@
 --   used       ticks in use now
 --   at         when (us) it was written: the start of the last take
 --   began      since when (us) there was always something in use
---   refunds    packed, see `meters_extra.lua`
+--   refunds    packed, see `busy_period.lua`
 --
 -- Its part of the state: tag, size, at, p, q, began, and two numbers that differ by the form:
 --   gcra            theoretical arrival time: microseconds, ticks

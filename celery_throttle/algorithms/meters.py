@@ -9,7 +9,6 @@ the ticks in use in three forms: as a theoretical arrival time, as tokens left, 
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,28 +21,52 @@ from celery_throttle.limits.limit import MAX_BOOKING_US, Limit
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
-#: Refunds that are kept apart; beyond that the two oldest are merged.
-MAX_REFUNDS = 16
+#: Runs of refunds that are kept apart; beyond that the two oldest are merged.
+MAX_REFUNDS = 10
+
+
+class Refund(NamedTuple):
+    """What was refunded of a run of takes, all of which are settled."""
+
+    start: int  #: the end of the take before them, see :meth:`State.mark`
+    end: int  #: the end of the last of them
+    amount: int
 
 
 class BusyPeriod(NamedTuple):
-    """A period in which there were always units in use."""
+    """A period in which there were always units in use.
+
+    All numbers of its refunds are microseconds to drain, or those of an adaptive rate ticks.
+    """
 
     began: int
-    #: Each as the end of the take (see :meth:`Meter.mark`) and the amount, both in microseconds to
-    #: drain; ordered by end.
-    refunds: tuple[tuple[int, int], ...] = ()
+    refunds: tuple[Refund, ...] = ()  #: ordered by start
 
-    def add_refund(self, end: int, amount: int) -> BusyPeriod:
-        """Return the period with one more refund."""
-        refunds = list(self.refunds)
-        if amount:
-            insort(refunds, (end, amount), key=itemgetter(0))
+    def refunded(self, mark: int | None = None) -> int:
+        """Return what was refunded of the takes up to a mark; None: of all."""
+        return sum(one.amount for one in self.refunds if mark is None or one.start < mark)
+
+    def add_refund(self, added: Refund) -> BusyPeriod:
+        """Return the period with one more refund.
+
+        Refunds with no take between them become one, as if both were of the earlier take. For the
+        takes between two refunds that are merged, less could be refunded, never more.
+        """
+        if not added.amount:
+            return self
+        refunds: list[Refund] = []
+        for one in sorted((*self.refunds, added), key=itemgetter(0)):
+            if refunds and one.start <= refunds[-1].end:
+                refunds[-1] = _merge(refunds[-1], one)
+            else:
+                refunds.append(one)
         if len(refunds) > MAX_REFUNDS:
-            # As if both were of the earlier take: less is left of the takes between, never more.
-            (first, one), (_, other), *rest = refunds
-            refunds = [(first, one + other), *rest]
+            refunds[:2] = [_merge(*refunds[:2])]
         return BusyPeriod(self.began, tuple(refunds))
+
+
+def _merge(one: Refund, other: Refund) -> Refund:
+    return Refund(one.start, max(one.end, other.end), one.amount + other.amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +123,7 @@ class Meter(State):
 
     def mark(self) -> Mark:
         """Return the end of the take: us to drain in this busy period up to it, or refunded."""
-        began, refunds = self.busy
-        refunded = sum(amount for _, amount in refunds)
+        began, refunded = self.busy.began, self.busy.refunded()
         return Mark(self.at - began + self.level // self.q + refunded, began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> Self:
@@ -112,10 +134,12 @@ class Meter(State):
         p, q = limit.ticks
         used, busy = self.used(now), self._busy_period(now)
         if actual < cost:
-            end = mark.value - sum(amount for other, amount in busy.refunds if other <= mark.value)
+            end = mark.value - busy.refunded(mark.value)
             rest = max(0, busy.began + end - now) * q if mark.more == busy.began else 0
-            refund = min(_to_ticks(limit, cost) - _to_ticks(limit, actual), rest, used)
-            busy = busy.add_refund(mark.value, ceil_div(refund, q))
+            ticks = _to_ticks(limit, cost)
+            refund = min(ticks - _to_ticks(limit, actual), rest, used)
+            start = mark.value - ceil_div(ticks, q)
+            busy = busy.add_refund(Refund(start, mark.value, ceil_div(refund, q)))
             used -= refund
         else:
             debt = _to_ticks(limit, min(actual - cost, MAX_EXACT // p * MILLION))

@@ -1,9 +1,7 @@
 -- meters_extra.lua: the functions of meters that few decisions need.
--- The refunds of a limit are pairs of numbers, sorted by the first: the end of the take that was refunded, see
--- `meters.mark`, and the refund as microseconds to drain.
+-- The refunds of a limit, see `busy_period.lua`, are in microseconds to drain.
 
--- How many refunds are kept. Beyond that the two oldest become one.
-local MAX_REFUNDS = 16
+local refunded, add_refund = busy_period()
 
 function meters.move_back(limit, state, from)
   if read_meter(limit, state, from) then
@@ -30,44 +28,23 @@ function meters.delay(limit)
   return limit.tag == LEAKY_QUEUE and divide_up(limit.used, limit.q) or 0
 end
 
-local function unpack_refunds(limit)
-  local found = { struct.unpack('<' .. string.rep('d', #limit.refunds / 8), limit.refunds) }
-  table.remove(found) -- the position where the reading ended
-  return found
-end
-
 -- The end of the last take: microseconds to drain from the beginning on, refunded or not.
 function meters.mark(limit)
-  local finish, refunds = now - limit.began + math.floor(limit.used / limit.q), unpack_refunds(limit)
-  for i = 2, #refunds, 2 do
-    finish = finish + refunds[i]
-  end
-  return finish, limit.began
+  return now - limit.began + math.floor(limit.used / limit.q) + refunded(limit.refunds, math.huge), limit.began
 end
 
-local function refund(limit, mark, began, amount)
-  local refunds, position, finish = unpack_refunds(limit), 1, mark
-  while position < #refunds and refunds[position] <= mark do
-    finish, position = finish - refunds[position + 1], position + 2
-  end
+local function refund(limit, mark, began, cost, actual)
+  local finish = mark - refunded(limit.refunds, mark)
   local rest = began == limit.began and math.max(0, began + finish - now) * limit.q or 0
-  amount = math.min(amount, rest, limit.used)
+  local amount = math.min(cost - actual, rest, limit.used)
   limit.used = limit.used - amount
-  if amount > 0 then
-    table.insert(refunds, position, divide_up(amount, limit.q))
-    table.insert(refunds, position, mark)
-  end
-  if #refunds > 2 * MAX_REFUNDS then
-    refunds[2] = refunds[2] + refunds[4]
-    table.remove(refunds, 3)
-    table.remove(refunds, 3)
-  end
-  limit.refunds = struct.pack('<' .. string.rep('d', #refunds), unpack(refunds))
+  local start = mark - divide_up(cost, limit.q)
+  limit.refunds = add_refund(limit.refunds, start, mark, divide_up(amount, limit.q))
 end
 
 function meters.settle(limit, mark, began, cost, actual)
   if actual < cost then
-    refund(limit, mark, began, ticks_of(limit, cost) - ticks_of(limit, actual))
+    refund(limit, mark, began, ticks_of(limit, cost), ticks_of(limit, actual))
   else
     local most = (MAX_EXACT - MAX_EXACT % limit.p) / limit.p * MILLION
     local used = limit.used

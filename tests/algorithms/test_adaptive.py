@@ -17,6 +17,7 @@ from celery_throttle.algorithms.adaptive import (
 from celery_throttle.algorithms.escalation import MAX_STOP_US, ROW_MEMORY_US
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.algorithms.slots import Slots
+from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.feedback import (
     ADAPTIVE_STOP_SECONDS,
     DEFAULT_STOP_SECONDS,
@@ -27,7 +28,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.store.script import pack_command
 from tests.algorithms.limits import SECOND
-from tests.algorithms.properties import Sides, shown
+from tests.algorithms.properties import Property, Sides, shown
 from tests.algorithms.sides import START, Side
 from tests.algorithms.traces import Step, learning
 from tests.algorithms.wire import Commands, Playing
@@ -285,6 +286,31 @@ def test_the_limit_that_an_api_tells_is_the_rate_at_once() -> None:
     assert tells(50, 31 * SECOND, took=0.1) == 800_000  # it was sent before the change
     assert tells(1, 32 * SECOND) == 100_000
     assert tells(1000, 33 * SECOND) == 1_000_000
+
+
+def test_when_an_api_first_tells_its_limit_units_drained_too_fast_are_in_use_again(
+    sides: Sides,
+) -> None:
+    """Up to twice the burst; a change of the API's limit keeps the units in use."""
+
+    def remaining(limits: dict[int, int]) -> Property:
+        def play(side: Side, _trace: list[Step]) -> Playing[None]:
+            yield from side.acquire(20 * MILLION)
+            for after, limit in limits.items():
+                side.advance(after)
+                feedback = Feedback(limit=limit, took=0.0)
+                yield from side.plans.learn({side.ref: feedback})
+                side.local.learn({side.ref: feedback}, side.clock.now)
+            decision = yield from side.acquire(10 * MILLION)
+            waits.append(round((decision.retry_after or 0) * 1000))
+
+        return play
+
+    waits: list[int] = []
+    limit = [Limit.parse("adaptive 10..100/s burst 20")]
+    sides.show(remaining({100_000: 10}), limit, [])
+    sides.show(remaining({100_000: 50, 1: 10}), limit, [])
+    assert waits == [900, 500]
 
 
 def test_it_falls_deeper_if_it_falls_again_at_once() -> None:

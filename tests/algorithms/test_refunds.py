@@ -111,6 +111,39 @@ def test_refunds_in_any_order_give_all_back_that_is_left(sides: Sides) -> None:
         sides.show(_is_empty, METERS_OF_TEN, trace)
 
 
+REFUNDED = [Limit.parse(f"100/100s burst 100 using {algorithm}") for algorithm in METERS]
+REFUNDED.append(Limit.parse("adaptive 10..100/100s burst 100"))
+
+
+def test_takes_settled_last_to_first_get_all_back(sides: Sides) -> None:
+    """A later take that was refunded holds no more than it kept."""
+    reserve = [Step("reserve", 200, worth=200)] * 5
+    for order in ((4, 3, 2, 1, 0), (0, 0, 0, 0, 0), (2, 0, 2, 1, 0)):
+        trace = [*reserve, *(Step("settle", which=which) for which in order)]
+        sides.show(_has_left(80), REFUNDED, trace)
+
+
+def test_a_slow_take_gets_all_back_after_many_others(sides: Sides) -> None:
+    """Also with takes before it that were refunded, and others after it that are not settled."""
+    reserve, settle = Step("reserve", 20, worth=500), Step("settle")
+    first = [*[reserve] * 4, *[settle] * 3]
+    others = [Step("settle", which=2 + number % 2) for number in range(30)]
+    rest = [settle] * 3
+    trace = [*first, *[reserve] * 32, *others, *rest]
+    sides.show(_has_left(64), REFUNDED, trace)
+
+
+def _has_left(units: int) -> Property:
+    def play(side: Side, trace: list[Step]) -> Playing[None]:
+        for step in trace:
+            yield from side.play(step)
+        assert not side.held
+        decision = yield from side.peek(0)
+        assert decision.remaining == units
+
+    return play
+
+
 def test_of_many_refunds_the_oldest_are_kept_as_one(sides: Sides) -> None:
     """Beyond 16, so that states stay bounded; no more remains than with the actual costs."""
     reserve, settle = Step("reserve", 20, worth=300), Step("settle", which=3)
