@@ -174,7 +174,6 @@ def test_history(shell: Shell) -> None:
     assert shell.run("history", "--most", "1", "--before", changes[-1]["id"]) == "No changes.\n"
 
 
-<<<<<<< HEAD
 def test_history_of_a_key_says_how_much_earlier_a_pause_has_ended(shell: Shell) -> None:
     shell.run("pause", "mail:t1", "--for", "1h30m")
     shell.run("resume", "mail:t1")
@@ -182,7 +181,8 @@ def test_history_of_a_key_says_how_much_earlier_a_pause_has_ended(shell: Shell) 
     assert resumed[1:4] == ["mail", "t1", "resume"]
     assert re.fullmatch(r"1 h (29|30) min.* before its end", resumed[4])
     assert paused[1:5] == ["mail", "t1", "pause", "1 h 30 min"]
-=======
+
+
 def test_show_has_the_slots_that_an_api_lets_a_limit_use(shell: Shell) -> None:
     limit = shell.app.throttle["slots"]
     limit.define("adaptive 2..50 at once")
@@ -190,4 +190,3 @@ def test_show_has_the_slots_that_an_api_lets_a_limit_use(shell: Shell) -> None:
     limit.learn(Feedback(refused=True))
     assert "0 of 50 (adaptive 2..50 at once); 35 slots in force" in shell.run("show", "slots")
     assert shell.json("show", "slots")["usage"][0]["share"] == 0.7
->>>>>>> c-calls2
