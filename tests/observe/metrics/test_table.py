@@ -224,7 +224,7 @@ def test_slots(lines: Protocol) -> None:
 
 
 def test_the_slots_in_force_follow_what_was_learned(lines: Protocol) -> None:
-    lines.limiter["slots"].define("adaptive 2..50 at once", seconds=600)
+    lines.limiter["slots"].define("adaptive 2..50 at once", lasts=600)
     assert page(lines).of("slots_in_force") == {("slots",): 50}
     learned = []
     for _ in range(3):
