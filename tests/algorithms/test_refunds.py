@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery_throttle.algorithms.adaptive import Adaptive
 from celery_throttle.algorithms.definition import adopt
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.algorithms.meters import Meter
+from celery_throttle.algorithms.meters import MAX_REFUNDS, Meter
 from celery_throttle.algorithms.state import State
 from celery_throttle.algorithms.windows import FixedWindow
 from celery_throttle.limits.cost import MILLION
@@ -145,7 +145,7 @@ def _has_left(units: int) -> Property:
 
 
 def test_of_many_refunds_the_oldest_are_kept_as_one(sides: Sides) -> None:
-    """Beyond 16, so that states stay bounded; no more remains than with the actual costs."""
+    """Beyond ten, so that states stay bounded; no more remains than with the actual costs."""
     reserve, settle = Step("reserve", 20, worth=300), Step("settle", which=3)
     trace = [*[reserve] * 40, *[settle] * 30, *[reserve] * 20, Step("advance", 300, span="full")]
     limits = [Limit.parse(f"100/10s burst 100 using {algorithm}") for algorithm in METERS]
@@ -157,7 +157,7 @@ def _is_small(side: Side, trace: list[Step]) -> Playing[None]:
     for step in trace:
         yield from side.play(step)
         (size,) = yield Commands([pack_command("STRLEN", side.plans.keys.state(side.ref))])
-        assert size <= 8 + 3 + 6 * 8 + 16 * 2 * 8
+        assert size <= 8 + 3 + 6 * 8 + MAX_REFUNDS * 3 * 8
 
 
 def test_what_is_owed_of_a_limit_that_has_changed_is_exact(sides: Sides) -> None:
