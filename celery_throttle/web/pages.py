@@ -45,8 +45,8 @@ _CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
 def limits(site: Site) -> str:
     """Show all limits whose names contain the search text, page by page."""
     search = request.args.get("search", "").strip()
-    by_waiting = request.args.get("sort") == "waiting"
-    names = [name for name in _names(site, by_waiting=by_waiting) if search.lower() in name.lower()]
+    by_name = request.args.get("sort") == "name"
+    names = [name for name in _names(site, by_name=by_name) if search.lower() in name.lower()]
     page = TablePage.read(len(names), _ROWS)
     status = site.run(read_named(site.observer, names[page.rows]))
     return render_template(
@@ -55,15 +55,17 @@ def limits(site: Site) -> str:
         charts={one.name: draw_starts(site.recent(one.name), None) for one in status.limits},
         page=page,
         search=search,
-        by_waiting=by_waiting,
+        by_name=by_name,
     )
 
 
-def _names(site: Site, *, by_waiting: bool) -> list[str]:
-    if not by_waiting:
+def _names(site: Site, *, by_name: bool) -> list[str]:
+    """Return the names of all limits: paused ones first, then those with the most tasks."""
+    if by_name:
         return site.run(read_names(site.observer))
     statuses = site.run(read_all(site.observer))
-    return [one.name for one in sorted(statuses, key=lambda one: (-one.waiting, one.name))]
+    statuses.sort(key=lambda one: (not one.pauses, -one.waiting, one.name))
+    return [one.name for one in statuses]
 
 
 def limit(site: Site, name: str) -> str:

@@ -19,7 +19,7 @@ PAGE_SECONDS = 0.5
 
 PATHS = (
     "/",
-    "/?sort=waiting",
+    "/?sort=name",
     "/limits/mail",
     "/limits/api",
     "/limits/mail?key=t5",

@@ -56,8 +56,14 @@ def test_limits_are_searched_sorted_and_divided(site: Site) -> None:
     assert "extra-149" in site.read("/?search=EXTRA&page=2")
     assert "extra-149" in site.read("/?search=EXTRA&page=99")
     assert site.read("/?page=no&search=EXTRA") == first
-    by_waiting = re.findall(r'<tr id="limit-([^"]*)"', site.html("/?sort=waiting"))
-    assert by_waiting[:2] == ["mail", "api"]
+
+    def shown(path: str) -> list[str]:
+        return re.findall(r'<tr id="limit-([^"]*)"', site.html(path))
+
+    assert shown("/")[:2] == ["mail", "api"]
+    assert shown("/?sort=name")[:2] == ["api", "day"]
+    site.app.throttle["extra-100"].pause(60)
+    assert shown("/")[:3] == ["extra-100", "mail", "api"]
     assert "No limit has zzz in its name" in site.read("/?search=zzz")
 
 
