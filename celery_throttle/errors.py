@@ -39,6 +39,9 @@ from difflib import get_close_matches
 
 _MAX_SHOWN_LENGTH = 100
 
+#: How many names a message lists.
+_MAX_NAMES = 20
+
 
 class ThrottleError(Exception):
     """The base class of all exceptions that this package raises on purpose."""
@@ -313,12 +316,14 @@ def require_extra(package: str, feature: str, extra: str) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "allowed") -> str:
-    """Return what to write for a wrong name: the most similar one, or else all of them."""
+    """Return what to write for a wrong name: the most similar one, or else the first ones of all."""
     names = sorted(known)
     similar = get_close_matches(name, names, 1)
     if similar:
         return f"write {similar[0]!r}"
-    return f"{otherwise}: {', '.join(map(repr, names)) or 'none'}"
+    listed = ", ".join(map(repr, names[:_MAX_NAMES])) or "none"
+    more = len(names) - _MAX_NAMES
+    return f"{otherwise}: {listed}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def shown(value: object) -> str:
