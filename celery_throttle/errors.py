@@ -316,7 +316,7 @@ def require_extra(package: str, feature: str, extra: str) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "allowed") -> str:
-    """Return what to write for a wrong name: the most similar one, or else the first ones of all."""
+    """Return what to write for a wrong name: the most similar one, or else the first of all."""
     names = sorted(known)
     similar = get_close_matches(name, names, 1)
     if similar:
