@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 
@@ -84,10 +85,8 @@ def check_duration(duration: Duration, name: str) -> float:
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
-        try:
+        with suppress(LimitValueError):
             seconds = parse_duration(duration) / MICROSECONDS
-        except LimitValueError as error:
-            raise LimitValueError(f"{name}: {error}") from None
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= _MAX_SECONDS:  # type: ignore[operator]  # it is a number
         raise LimitValueError(
@@ -97,7 +96,10 @@ def check_duration(duration: Duration, name: str) -> float:
     return float(seconds)  # type: ignore[arg-type]  # as above
 
 
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
+
+#: The longest text of a duration: a search in a longer one could take minutes.
+_MAX_CHARACTERS = 100
 
 
 def parse_duration(text: str) -> int:
@@ -107,7 +109,7 @@ def parse_duration(text: str) -> int:
         LimitValueError: the text has another form, is no whole microseconds, or too long.
     """
     written = text.strip().lower()
-    parts = _PART.findall(written)
+    parts = _PART.findall(written) if len(written) <= _MAX_CHARACTERS else []
     symbols = [SPELLINGS.get(unit) for _, unit in parts]
     if not parts or None in symbols or _PART.sub("", written):
         units = ", ".join(reversed(UNITS))

@@ -172,17 +172,17 @@ def read_all_lines(
         if not are_all:
             break
     if not are_all:
-        for ref in refs:
-            lines.update((yield from _lines_at(observer, ref)))
+        lines.update((yield from read_lines_at(observer, refs)))
     return FoundLines(now, lines, are_all)
 
 
-def _lines_at(observer: Observer, ref: LimitRef) -> Plan[Lines]:
-    """Return some lines that wait at a limit, of each queue."""
+def read_lines_at(observer: Observer, refs: Iterable[LimitRef]) -> Plan[Lines]:
+    """Return some lines that wait at each of some limits, of each queue."""
     lines: Lines = {}
-    found = yield from measure_waiting(observer, ref)
-    for queue, measured in found.queues.items():
-        lines.update((yield from read_lines(observer, queue, only=measured.lines)))
+    for ref in refs:
+        found = yield from measure_waiting(observer, ref)
+        for queue, measured in found.queues.items():
+            lines.update((yield from read_lines(observer, queue, only=measured.lines)))
     return lines
 
 

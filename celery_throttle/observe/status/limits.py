@@ -11,7 +11,13 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, is_endless
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import has_slots
-from celery_throttle.observe.forecasts.reader import Lines, forecast_lines, read_all_lines
+from celery_throttle.observe.forecasts.reader import (
+    FoundLines,
+    Lines,
+    forecast_lines,
+    read_all_lines,
+    read_lines_at,
+)
 from celery_throttle.observe.forecasts.solver import Forecast, needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
 from celery_throttle.observe.observer import Observer, at_time
@@ -43,7 +49,7 @@ from celery_throttle.operations.plan import Plan
 #: Seconds for which a limit must have had room until its tasks count as runnable.
 _RUNNABLE_AFTER_SECONDS = 0.5
 
-#: Lines of which the tasks are counted by queue, of all limits of a page together.
+#: Lines of which the tasks are counted by queue, in the details of a limit.
 _MAX_COUNTED = 20_000
 
 #: The recent periods in the details of a limit: half a minute each.
@@ -96,7 +102,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
         UnknownLimitError: neither the code nor the server has the limit.
     """
     yield from observer.check_known(ref)
-    fleet, (status,), (waiting,), lines = yield from _measure(observer, [ref])
+    fleet, (status,), (waiting,), lines = yield from _measure(observer, [ref], _MAX_COUNTED)
     used, holders = 0, tuple[SlotHolder, ...]()
     if any(map(has_slots, limits_in_force(status.name, status.clauses))):
         used, holders = yield from _read_slots(observer, ref)
@@ -121,15 +127,18 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     )
 
 
-def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
-    """Read what is stored of some limits and keys, and measure what waits there."""
+def _measure(observer: Observer, refs: Sequence[LimitRef], most: int = MAX_LINES) -> Plan[Measured]:
+    """Read what is stored of some limits and keys, and measure what waits there.
+
+    ``most``: lines of each of them of which the tasks are counted by queue.
+    """
     fleet = yield from read_fleet(observer)
     stored = yield from read_stored(observer, refs)
     waiting: list[Waiting] = []
     for ref, status in zip(refs, stored, strict=True):
         nothing = Waiting({}, is_complete=True)
-        found_there = measure_waiting(observer, ref, max(MAX_LINES, _MAX_COUNTED // len(refs)))
-        waiting.append((yield from found_there) if status.waiting else nothing)
+        measure = measure_waiting(observer, ref, most)
+        waiting.append((yield from measure) if status.waiting else nothing)
     defined = [ref for ref, status in zip(refs, stored, strict=True) if status.defined]
     states = yield from read_states(observer, defined)
     queues = set(chain(*(one.queues for one in waiting)))
@@ -140,7 +149,11 @@ def _measure(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Measured]:
     filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one.queues}
     if filters:
         all_queues = sorted(queues | fleet.consumed.keys())
-        found = yield from read_all_lines(observer, MAX_LINES, all_queues, filters)
+        if all(one.is_complete for one in waiting):
+            found = yield from read_all_lines(observer, MAX_LINES, all_queues, filters)
+        else:  # there are too many
+            some = yield from read_lines_at(observer, filters)
+            found = FoundLines(fleet.now, some, are_all=False)
         lines = found.lines
         forecasts = yield from forecast_lines(observer, found, filters)
     statuses = [
