@@ -38,6 +38,7 @@ autodoc_type_aliases = {
     "Cost": "celery_throttle.limits.cost.Cost",
     "CostSpec": "celery_throttle.tasks.task_limits.CostSpec",
     "Costs": "celery_throttle.limits.requirement.Costs",
+    "Duration": "celery_throttle.limits.duration.Duration",
     "GuardedLimits": "celery_throttle.clients.calls.guard.GuardedLimits",
     "FanOut": "celery_throttle.bulk.fan_out.handle.FanOut",  # app.py imports it late
     "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
