@@ -23,9 +23,9 @@ from celery_throttle.observe.report import read_report
 from celery_throttle.observe.status.definitions import limits_below, preview_pause
 from celery_throttle.observe.status.fan_outs import read_fan_outs
 from celery_throttle.observe.status.fleet import (
+    find_members,
     find_stranded,
     is_consumed,
-    is_live,
     note_ungated,
     read_rules_status,
     read_workers,
@@ -401,7 +401,7 @@ def report(tour: Tour) -> None:
         args: list[Argument] = ["", "w", lease, 1000, second, second, "0", "mail", "api"]
         assert tour.run("heartbeat", names, *args)[0] == (1 if lease else 0)
     tour.run("count_outage", [keys.outages], 1)
-    tour.see(is_live(tour.throttle.observer, "w"))
+    tour.see(find_members(tour.throttle.observer, ["w"]))
     tour.see(note_ungated(tour.throttle.observer, [Ungated("charge", releases_early=False)]))
     assert tour.store.run(list_claims_call(keys, "nobody")) == []
     assert tour.run("missing_rights", [keys.permission_probe], "nobody") == []

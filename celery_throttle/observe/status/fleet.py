@@ -115,10 +115,11 @@ def is_consumed(observer: Observer, queue: str) -> Plan[bool]:
     return has_workers and float(reported or 0) > now - to_us(CONSUMED_SECONDS)
 
 
-def is_live(observer: Observer, worker: str) -> Plan[bool]:
-    """Return whether a worker has sent heartbeats to this server, and has not ended."""
-    _, (ends,) = yield from read_keys(observer, ("ZSCORE", observer.keys.membership, worker))
-    return ends is not None
+def find_members(observer: Observer, workers: Sequence[str]) -> Plan[set[str]]:
+    """Return those of some workers that have sent heartbeats to this server, and not ended."""
+    command = "ZMSCORE", observer.keys.membership, *workers
+    _, (ends,) = yield from read_keys(observer, command)
+    return {worker for worker, end in zip(workers, ends, strict=True) if end is not None}
 
 
 def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]]:

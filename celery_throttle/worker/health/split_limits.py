@@ -22,7 +22,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
-from celery_throttle.observe.status.fleet import is_live
+from celery_throttle.observe.status.fleet import find_members
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.membership import Membership
 
@@ -55,9 +55,15 @@ class SplitLimits:
 
     def after_heartbeat(self) -> None:
         """Announce this worker, which is known to its server now, and look for the others."""
+        received: dict[str, tuple[str, str]] = {}
         while self._received:
-            with suppress(StoreError):  # this worker may be the one that is cut off
-                self._compare(*self._received.popleft())
+            worker, where = self._received.popleft()
+            received[worker] = where
+        if received:
+            try:
+                self._compare(received)
+            except StoreError:  # this worker may be the one that is cut off
+                self._received.extend(received.items())
         if time.monotonic() >= self._announce_at:
             self._announce_at = inf
             # In a thread of its own: it may wait for the broker.
@@ -72,7 +78,8 @@ class SplitLimits:
             worker, where = other["worker"], (other["url"], other["prefix"])
             if worker != own["worker"] and not {*own["work"]}.isdisjoint(other["work"]):
                 self._received.append((worker, where))
-                self._membership.wake_up()
+                if where != (own["url"], own["prefix"]):  # else the next heartbeat is soon enough
+                    self._membership.wake_up()
 
     def _announcement(self) -> dict[str, Any]:
         """Return where this worker keeps its limits, and what it works on; no secrets."""
@@ -93,11 +100,17 @@ class SplitLimits:
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own
             logger.debug("This worker cannot be announced to the others: %s", error)
 
-    def _compare(self, worker: str, where: tuple[str, str]) -> None:
-        """Warn of a worker that sends no heartbeats to the server of this worker."""
+    def _compare(self, received: dict[str, tuple[str, str]]) -> None:
+        """Warn of workers that send no heartbeats to the server of this worker."""
+        throttle = self._membership.throttle
+        members = throttle.run_plan(find_members(throttle.observer, [*received]))
+        for worker, where in received.items():
+            if worker not in members:
+                self._warn(worker, where)
+
+    def _warn(self, worker: str, where: tuple[str, str]) -> None:
         throttle, now = self._membership.throttle, time.monotonic()
-        is_recent = now - self._warned_at.get(where, -inf) < tuning.SAME_REPORT_SECONDS
-        if is_recent or throttle.run_plan(is_live(throttle.observer, worker)):
+        if now - self._warned_at.get(where, -inf) < tuning.SAME_REPORT_SECONDS:
             return
         self._warned_at[where] = now
         logger.warning(
