@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,15 @@ class Cluster:
         self.replica.do("REPLICATE", self.owner.id)
         wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
         replicate(self.owner, self.replica)
+
+    @contextmanager
+    def naming(self, kind: str) -> Iterator[None]:
+        """Let redirections name a host, or no host, as all nodes share one or none has a name."""
+        for node in self.nodes:
+            node.configure("cluster-preferred-endpoint-type", kind)
+        yield
+        for node in self.nodes:
+            node.configure("cluster-preferred-endpoint-type", "ip")
 
     def client(self) -> redis.Redis:
         """Of the node that has our keys."""

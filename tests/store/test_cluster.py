@@ -63,12 +63,8 @@ def test_calls_of_a_loop_are_redirected_together(cluster: Cluster) -> None:
 
 @pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])
 def telling(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster]:
-    """Redirections name a host, or no host, as all nodes share one or none has a name."""
-    for node in cluster.nodes:
-        node.configure("cluster-preferred-endpoint-type", request.param)
-    yield cluster
-    for node in cluster.nodes:
-        node.configure("cluster-preferred-endpoint-type", "ip")
+    with cluster.naming(request.param):
+        yield cluster
 
 
 def test_a_node_says_where_another_one_is(telling: Cluster, end_of: MakeEnd) -> None:

@@ -44,12 +44,8 @@ def other_master(cluster: Cluster) -> Node:
 
 @pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])
 def naming(request: pytest.FixtureRequest, moved: Cluster) -> Iterator[Cluster]:
-    """Redirections name a host, or no host, as all nodes share one or none has a name."""
-    for node in moved.nodes:
-        node.configure("cluster-preferred-endpoint-type", request.param)
-    yield moved
-    for node in moved.nodes:
-        node.configure("cluster-preferred-endpoint-type", "ip")
+    with moved.naming(request.param):
+        yield moved
 
 
 def test_calls_wait_while_the_keys_are_moved(naming: Cluster, end_of: MakeEnd) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.solver import (
+    Capacities,
     Forecast,
     LineFilter,
     WaitingLine,
@@ -22,7 +24,7 @@ from celery_throttle.observe.forecasts.solver import (
 )
 from celery_throttle.observe.forecasts.states import read_states
 from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer
-from celery_throttle.observe.waiting import MAX_LINES, measure_waiting
+from celery_throttle.observe.waiting import MAX_LINES, Waiting
 from celery_throttle.operations.lines import END, limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
 
@@ -80,27 +82,26 @@ def forecast_task(
 
 
 def forecast_positions(
-    observer: Observer, positions: Mapping[bytes, tuple[str, Sequence[int]]]
+    observer: Observer, positions: Mapping[bytes, Sequence[int]]
 ) -> Plan[dict[tuple[bytes, int], float | None]]:
     """Return the seconds until tasks start, by line and position; None if that is unknown.
 
-    ``positions``: of each line its queue, and positions of its tasks.
+    ``positions``: of tasks of each line.
     """
+    starts: dict[tuple[bytes, int], float | None] = {
+        (line, one): None for line, each in positions.items() for one in each
+    }
     found = yield from read_all_lines(observer, MAX_LINES)
-    for line, (queue, _) in positions.items():
-        if line not in found.lines:
-            found.lines.update((yield from read_lines(observer, queue, only=[line])))
-    own = {id(found.lines[line]) for line in positions if line in found.lines}
-    lines = competing_lines(found.lines.values(), lambda one: id(one) in own)
-    states = yield from read_states(observer, {ref for line in lines for ref in line.costs})
-    capacities = {ref: states[ref].capacities(ref.name, found.now) for ref in states}
+    if not found.are_all:
+        return starts
+    own = {line: found.lines[line] for line in positions if line in found.lines}
+    ids = set(map(id, own.values()))
+    lines = competing_lines(found.lines.values(), lambda one: id(one) in ids)
+    capacities = yield from _read_capacities(observer, lines, found.now)
     drained = drain_lines(lines, capacities)
-    starts: dict[tuple[bytes, int], float | None] = {}
-    for line, (_, each) in positions.items():
-        seconds: Sequence[float | None] = [None] * len(each)
-        if line in found.lines and found.are_all:
-            seconds = start_times(lines, found.lines[line], each, drained, capacities)
-        starts.update({(line, one): start for one, start in zip(each, seconds, strict=True)})
+    for line, waiting in own.items():
+        seconds = start_times(lines, waiting, positions[line], drained, capacities)
+        starts.update(zip(((line, one) for one in positions[line]), seconds, strict=True))
     return starts
 
 
@@ -132,9 +133,7 @@ def forecast_lines(
     """Return a forecast for the lines of each filter, of lines that were read."""
     lines = found.lines.values()
     competing = {one: competing_lines(lines, filters[one]) for one in filters}
-    refs = {ref for some in competing.values() for line in some for ref in line.costs}
-    states = yield from read_states(observer, refs)
-    capacities = {ref: states[ref].capacities(ref.name, found.now) for ref in states}
+    capacities = yield from _read_capacities(observer, chain(*competing.values()), found.now)
     return {
         one: solve(
             some,
@@ -148,16 +147,20 @@ def forecast_lines(
     }
 
 
+def _read_capacities(
+    observer: Observer, lines: Iterable[WaitingLine], now: int
+) -> Plan[Capacities]:
+    """Return the capacities of all limits that some lines need."""
+    states = yield from read_states(observer, {ref for line in lines for ref in line.costs})
+    return {ref: states[ref].capacities(ref.name, now) for ref in states}
+
+
 def read_all_lines(
-    observer: Observer,
-    most: int = sys.maxsize,
-    queues: Iterable[str] | None = None,
-    refs: Iterable[LimitRef] = (),
+    observer: Observer, most: int = sys.maxsize, queues: Iterable[str] | None = None
 ) -> Plan[FoundLines]:
     """Return the lines of all queues, about so many at most.
 
-    ``queues``: those with waiting tasks, if they are known. ``refs``: if there are more lines, some
-    that wait at each of these limits are among those returned.
+    ``queues``: those with waiting tasks, if they are known.
     """
     if not observer.has_server:
         return FoundLines(observer.local_time(), {}, are_all=True)
@@ -171,18 +174,14 @@ def read_all_lines(
         are_all = are_all and len(lines) <= most
         if not are_all:
             break
-    if not are_all:
-        lines.update((yield from read_lines_at(observer, refs)))
     return FoundLines(now, lines, are_all)
 
 
-def read_lines_at(observer: Observer, refs: Iterable[LimitRef]) -> Plan[Lines]:
-    """Return some lines that wait at each of some limits, of each queue."""
+def read_some_lines(observer: Observer, waiting: Waiting) -> Plan[Lines]:
+    """Return some lines of each queue in which tasks wait at a limit."""
     lines: Lines = {}
-    for ref in refs:
-        found = yield from measure_waiting(observer, ref)
-        for queue, measured in found.queues.items():
-            lines.update((yield from read_lines(observer, queue, only=measured.lines)))
+    for queue, measured in waiting.queues.items():
+        lines.update((yield from read_lines(observer, queue, only=measured.lines)))
     return lines
 
 

@@ -133,7 +133,7 @@ def solve(
 
     ``measured`` is the rate at which tasks of these lines started lately, per second. It counts if
     limits have slots, or there are too few processes. ``now`` is the server's time in microseconds.
-    ``are_all``: whether more lines than these may wait.
+    ``are_all``: whether no other lines wait.
     """
     own = [line for line in lines if matches(line)]
     waiting = sum(line.tasks for line in own)

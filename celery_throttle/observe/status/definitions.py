@@ -9,7 +9,7 @@ from celery_throttle.limits.duration import ENDLESS_US, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
-from celery_throttle.observe.forecasts.reader import read_all_lines
+from celery_throttle.observe.forecasts.reader import read_all_lines, read_some_lines
 from celery_throttle.observe.forecasts.solver import (
     WaitingLine,
     competing_lines,
@@ -25,7 +25,7 @@ from celery_throttle.observe.forecasts.states import (
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.stored import list_keys, read_names, read_stored
 from celery_throttle.observe.values import Preview
-from celery_throttle.observe.waiting import MAX_LINES
+from celery_throttle.observe.waiting import MAX_LINES, measure_waiting
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store import definitions
@@ -166,7 +166,10 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
 
     A change of a limit changes all its keys.
     """
-    found = yield from read_all_lines(observer, MAX_LINES, refs=refs)
+    found = yield from read_all_lines(observer, MAX_LINES)
+    for ref in () if found.are_all else refs:
+        waiting_there = yield from measure_waiting(observer, ref)
+        found.lines.update((yield from read_some_lines(observer, waiting_there)))
     filters = [needs_limit(ref) for ref in refs]
 
     def needs_any(line: WaitingLine) -> bool:

@@ -16,7 +16,7 @@ from celery_throttle.observe.forecasts.reader import (
     Lines,
     forecast_lines,
     read_all_lines,
-    read_lines_at,
+    read_some_lines,
 )
 from celery_throttle.observe.forecasts.solver import Forecast, needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
@@ -149,11 +149,12 @@ def _measure(observer: Observer, refs: Sequence[LimitRef], most: int = MAX_LINES
     filters = {ref: needs_limit(ref) for ref, one in zip(refs, waiting, strict=True) if one.queues}
     if filters:
         all_queues = sorted(queues | fleet.consumed.keys())
-        if all(one.is_complete for one in waiting):
-            found = yield from read_all_lines(observer, MAX_LINES, all_queues, filters)
-        else:  # there are too many
-            some = yield from read_lines_at(observer, filters)
-            found = FoundLines(fleet.now, some, are_all=False)
+        found = FoundLines(fleet.now, {}, are_all=False)
+        if all(one.is_complete for one in waiting):  # else there are too many
+            found = yield from read_all_lines(observer, MAX_LINES, all_queues)
+        if not found.are_all:
+            for one in waiting:
+                found.lines.update((yield from read_some_lines(observer, one)))
         lines = found.lines
         forecasts = yield from forecast_lines(observer, found, filters)
     statuses = [

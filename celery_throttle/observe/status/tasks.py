@@ -216,9 +216,9 @@ class _ListedTask(NamedTuple):
 
 def _add_starts(observer: Observer, tasks: Sequence[_ListedTask]) -> Plan[tuple[WaitingTask, ...]]:
     """Add to each task when it is expected to start."""
-    positions: dict[bytes, tuple[str, list[int]]] = {}
+    positions: dict[bytes, list[int]] = {}
     for one in tasks:
-        positions.setdefault(one.line, (one.task.queue, []))[1].append(one.position)
+        positions.setdefault(one.line, []).append(one.position)
     starts = yield from forecast_positions(observer, positions)
     return tuple(replace(one.task, starts_in=starts[one.line, one.position]) for one in tasks)
 
