@@ -28,6 +28,9 @@ NameOf = Callable[[bytes], str | None]
 #: How many keys with waiting tasks one call reads.
 _KEYS_PAGE = 1000
 
+#: How many lists of waiting lines are read first in search of a task.
+_FEW_LISTS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
@@ -114,11 +117,16 @@ def explain_task(observer: Observer, task_id: str, name_of: NameOf) -> Plan[Task
     """Return where a task is, and why it does not run yet."""
     fleet = yield from read_fleet(observer)
     found = yield from _find_task(observer, task_id, fleet.consumed, name_of)
-    if found.location == "unknown":  # its queue may have no worker yet
-        _, names = yield from limit_names(observer.keys, observer.now())
-        queues, _ = yield from waiting_queues(observer.keys, names)
+    if found.location != "unknown":
+        return found
+    # Its queue may have no worker yet. Most often a few lists of many tell which queue that is.
+    _, names = yield from limit_names(observer.keys, observer.now())
+    for most_lists in (_FEW_LISTS, sys.maxsize):
+        queues, are_all = yield from waiting_queues(observer.keys, names, most_lists)
         if not {*queues} <= fleet.consumed.keys():
             found = yield from _find_task(observer, task_id, queues, name_of)
+        if are_all or found.location != "unknown":
+            break
     return found
 
 
