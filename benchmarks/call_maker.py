@@ -85,19 +85,24 @@ class Calls:
     def _park(self) -> None:
         self._parked += 1
         task_id = f"0b5c7d0e-7f6c-4f0a-9d0f-{self._parked:012}"
+        task = WaitingTask(
+            task_id,
+            b"m" * 400,
+            self._limiter.require(["api"], 1),
+            rank=9,
+            identity=task_id,
+            holder=f"worker {task_id}",
+        )
         call = park_call(
             self._limiter.keys,
-            WaitingTask(task_id, QUEUE, 9, 0, None, b"m" * 400),
-            self._limiter.require(["api"], 1),
-            "0",
-            identity=task_id,
+            QUEUE,
+            [task],
             remember=86_400.0,
-            holder=f"worker {task_id}",
             lease=30.0,
             acknowledged=[f"0b5c7d0e-7f6c-4f0a-9d0f-{self._parked - 1:012}"],
             now=self._clock.now,
         )
-        reply = self._limiter.store.run(call)
+        (reply,) = self._limiter.store.run(call)
         if reply[0] != b"parked":
             raise RuntimeError(f"park replied {reply}")
 

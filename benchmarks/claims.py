@@ -117,16 +117,10 @@ class _WaitingTasks:
         self._sent += 1
         task_id = f"{tenant} {self._sent}"
         acknowledged, self._parked = self._parked, [task_id]
+        limits = self._limiter.require(["api", self._limiter["tenant", str(tenant)]], 1)
+        task = WaitingTask(task_id, MESSAGE, limits, rank=3, identity=task_id, holder=task_id)
         return park_call(
-            self._keys,
-            WaitingTask(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
-            self._limiter.require(["api", self._limiter["tenant", str(tenant)]], 1),
-            "0",
-            identity=task_id,
-            remember=86_400.0,
-            holder=task_id,
-            lease=30.0,
-            acknowledged=acknowledged,
+            self._keys, LINES, [task], remember=86_400.0, lease=30.0, acknowledged=acknowledged
         )
 
     def claim(self) -> float:

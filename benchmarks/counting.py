@@ -93,8 +93,8 @@ class _Side:
         limiter = self._limiter
         limiter["api"].pause(60)
         for number in range(tasks):
-            task = WaitingTask(f"{number}", LINES, 0, 0, None, b"m" * 300)
-            self._store.run(park_call(limiter.keys, task, limiter.require(["api"], 1), "0"))
+            task = WaitingTask(f"{number}", b"m" * 300, limiter.require(["api"], 1))
+            self._store.run(park_call(limiter.keys, LINES, [task]))
         limiter["api"].resume()
 
     def claim(self) -> float:

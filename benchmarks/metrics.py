@@ -104,8 +104,8 @@ class _Calls:
             limiter.try_acquire(["api"])
             self._decisions[is_busy].append(time.perf_counter() - began)
             limiter["api"].pause(60)  # or the task would not have to wait
-            task = WaitingTask(f"{time.monotonic_ns()}", LINES, 0, 0, None, b"m" * 300)
-            limiter.store.run(park_call(limiter.keys, task, limiter.require(["api"], 1), "0"))
+            task = WaitingTask(f"{time.monotonic_ns()}", b"m" * 300, limiter.require(["api"], 1))
+            limiter.store.run(park_call(limiter.keys, LINES, [task]))
             limiter["api"].resume()
             self._claims[is_busy].append(self._claimant.claim([self._claimant.token])[0])
 

@@ -13,12 +13,12 @@ def park_at_each(limiter: Limiter, names: list[str], tasks: int, *, of_keys: boo
     for name in names:
         limiter.store.run_all(
             [
-                park_call(
-                    limiter.keys,
-                    WaitingTask(f"{name} {number}", QUEUE, 0, 0, None, b"m" * 300),
-                    limiter.require([limiter[name, number] if of_keys else name], 1),
-                    "0",
-                )
+                park_call(limiter.keys, QUEUE, [_task(limiter, name, number, of_keys=of_keys)])
                 for number in range(tasks)
             ]
         )
+
+
+def _task(limiter: Limiter, name: str, number: int, *, of_keys: bool) -> WaitingTask:
+    requirement = limiter.require([limiter[name, number] if of_keys else name], 1)
+    return WaitingTask(f"{name} {number}", b"m" * 300, requirement)

@@ -126,13 +126,10 @@ class _Side:
                 limit: ItemLike = "api"
                 if self._keys:
                     limit = ("tenant", self._keys[number % len(self._keys)])
-                call = park_call(
-                    self._limiter.keys,
-                    WaitingTask(task_id, LINES, 9, 0, None, _as_received(packed)),
-                    self._limiter.require([self._limiter[limit]], 1),
-                    "0",
-                    identity=task_id,
-                )
+                requirement = self._limiter.require([self._limiter[limit]], 1)
+                message = _as_received(packed)
+                task = WaitingTask(task_id, message, requirement, rank=9, identity=task_id)
+                call = park_call(self._limiter.keys, LINES, [task])
                 pipe.execute_command(
                     "EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args
                 )

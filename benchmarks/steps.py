@@ -50,6 +50,7 @@ def run(options: Options) -> Result:
             for name, step, times in (
                 ("a task is allowed at the gate (admit)", steps.admit, calls),
                 ("a refused task joins its line (park)", steps.park, calls),
+                ("eight refused tasks join it together", steps.park_eight, calls // 8),
                 ("a claim brings one task, and settles one", steps.claim, calls),
                 ("a claim brings ten tasks, and settles ten", steps.claim_ten, calls // 10),
                 ("a claim finds nothing (poll)", steps.poll, calls),
@@ -85,13 +86,17 @@ class Steps:
         )
         return [self._run(call)] * times
 
-    def park(self, times: int, limit: str = "full") -> Iterable[Callable[[], Any]]:
-        """Return calls that park a task each."""
-        return [self._run(self._park(limit)) for _ in range(times)]
+    def park(self, times: int, size: int = 1, limit: str = "full") -> Iterable[Callable[[], Any]]:
+        """Return calls that park some tasks each."""
+        return [self._run(self._park(limit, size)) for _ in range(times)]
+
+    def park_eight(self, times: int) -> Iterable[Callable[[], Any]]:
+        """Return calls that park eight tasks each."""
+        return self.park(times, size=8)
 
     def claim(self, times: int, size: int = 1) -> Iterable[Callable[[], Any]]:
         """Park tasks; return calls that claim some of them, and settle those of the call before."""
-        for park in self.park(times * size, "due"):
+        for park in self.park(times, size, "due"):
             park()
         for _ in range(times):
             settled, self._claimed = self._claimed, [next(self._tokens) for _ in range(size)]
@@ -115,18 +120,14 @@ class Steps:
     def _run(self, call: Call) -> Callable[[], Any]:
         return lambda: self._limiter.store.run(call)
 
-    def _park(self, limit: str) -> Call:
-        task_id = f"{next(self._ids):036}"
-        return park_call(
-            self._limiter.keys,
-            WaitingTask(task_id, LINES, rank=3, expires=0, max_wait=None, packed=MESSAGE),
-            self._limiter.require([limit], 1),
-            "0",
-            identity=f"{task_id} 0 0",
-            remember=86_400.0,
-            holder=task_id,
-            lease=30.0,
-        )
+    def _park(self, limit: str, size: int) -> Call:
+        requirement = self._limiter.require([limit], 1)
+        ids = [f"{next(self._ids):036}" for _ in range(size)]
+        tasks = [
+            WaitingTask(one, MESSAGE, requirement, rank=3, identity=f"{one} 0 0", holder=one)
+            for one in ids
+        ]
+        return park_call(self._limiter.keys, LINES, tasks, remember=86_400.0, lease=30.0)
 
     def _claim(self, tokens: Sequence[int], settled: Sequence[int]) -> Call:
         keys = self._limiter.keys

@@ -16,6 +16,7 @@ from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, read_takes
 from celery_throttle.operations.waiting import (
+    Mode,
     WaitingTask,
     claim_call,
     park_call,
@@ -132,21 +133,30 @@ class Protocol:
     ) -> Parked:
         keys, requirement = self.keys, self.require(limits, cost)
         wait = None if max_wait == FOREVER else max_wait / SECOND
-        call = park_call(
-            keys,
-            WaitingTask(task_id, queue, rank, expires, wait, message, settles),
+        task = WaitingTask(
+            task_id,
+            message,
             requirement,
-            str(int(may_run)),
+            rank=rank,
+            expires=expires,
+            max_wait=wait,
+            mode=Mode(may_run),
+            settles=settles,
             identity=f"{task_id} 0 0" if identity is None else identity,
             redelivered=redelivered,
-            remember=60.0,
             holder=holder or f"task {task_id}",
+        )
+        call = park_call(
+            keys,
+            queue,
+            [task],
+            remember=60.0,
             lease=lease / SECOND,
             acknowledged=acknowledged,
             temporary=temporary,
             now=self.now,
         )
-        outcome, *about = self.store.run(call)
+        ((outcome, *about),) = self.store.run(call)
         if outcome == b"parked":
             position, expected, _, wait = about
             return Parked("parked", (), position, expected, wait)

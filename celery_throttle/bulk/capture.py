@@ -20,8 +20,7 @@ from kombu.serialization import dumps
 
 from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
-from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.operations.waiting import Mode, WaitingTask, park, park_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import is_bound, rank_of
@@ -178,11 +177,17 @@ class LinePublisher:
             queue, rank, expires = self._destinations.read(message)
             packed = packing.pack(message)
             waiter = WaitingTask(
-                task_id, queue, rank, expires, limits.max_wait, packed, limits.settles
+                task_id,
+                packed,
+                requirement,
+                rank=rank,
+                expires=expires,
+                max_wait=limits.max_wait,
+                mode=Mode.JUST_SENT,  # it takes no units: tasks that wait already come first
+                settles=limits.settles,
             )
-            # It takes no units: tasks that wait already come first.
-            call = park_call(throttle.keys, waiter, requirement, "behind")
-            reply = throttle.run_plan(call_registered(throttle.plans, call, requirement.refs))
+            call = park_call(throttle.keys, queue, [waiter])
+            (reply,) = throttle.run_plan(park(throttle.plans, call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", task_id, error)
             return False

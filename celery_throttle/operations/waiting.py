@@ -3,80 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from itertools import chain
-from typing import NamedTuple
+from typing import Any
 
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import register_missing
+from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, pack_doubles, script
 
 
-class WaitingTask(NamedTuple):
+class Mode(IntEnum):
+    """What may become of a task that is parked."""
+
+    PARK = 0  #: it joins its line
+    MAY_RUN = 1  #: it is admitted if nothing waits and its limits have room, or else joins its line
+    JUST_SENT = 2  #: it joins its line if tasks wait there, and else nothing is done
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
     """A task to be parked."""
 
     task_id: str
-    queue: str  #: of its message, named with its broker
-    rank: int  #: of its priority, 0 to 255, the lowest first
-    expires: int  #: microseconds since the epoch; 0 for never
-    max_wait: float | None  #: seconds; None for any time
     packed: bytes  #: its message
+    requirement: Requirement
+    rank: int = 0  #: of its priority, 0 to 255, the lowest first
+    expires: int = 0  #: microseconds since the epoch; 0 for never
+    max_wait: float | None = None  #: seconds; None for any time
+    mode: Mode = Mode.PARK
     settles: bool = False  #: whether its run settles what is taken for it
+    identity: str = ""  #: of its message, which is remembered
+    redelivered: bool = False  #: whether the broker delivered the message before
+    holder: str = ""  #: of the slots that it would take
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """Return its arguments of ``park.lua``."""
+        numbers = pack_doubles(
+            self.rank,
+            self.expires,
+            -1 if self.max_wait is None else to_us(self.max_wait),
+            self.redelivered,
+            self.mode,
+            self.settles,
+            *self.requirement.costs,
+        )
+        return self.task_id, self.identity, self.packed, self.holder, numbers
 
 
 def park_call(
     keys: Keys,
-    task: WaitingTask,
-    requirement: Requirement,
-    mode: str,
+    queue: str,
+    tasks: Sequence[WaitingTask],
     *,
-    identity: str = "",
-    redelivered: bool = False,
     remember: float = 1.0,
-    holder: str = "",
     lease: float = 0.0,
     acknowledged: Sequence[str] = (),
     temporary: bool = False,
     now: Argument = "",
 ) -> Call:
-    """Return the call that parks one task, or admits it; for the ``mode`` see ``park.lua``.
+    """Return the call that parks tasks, or admits one of them; see ``park.lua``.
 
-    The ``identity`` of the message is stored for ``remember`` seconds. ``holder`` and ``lease``
-    (seconds) are of the slots that the task would take. ``temporary``: whether the broker deletes
-    the queue with its last consumer. ``now``: microseconds; the server's time by default.
+    All have the same limits and keys, and wait in one ``queue``, named with its broker. Identities
+    are remembered for ``remember`` seconds. ``lease``: of slots, in seconds. ``temporary``: whether
+    the broker deletes the queue with its last consumer. ``now``: microseconds; the server's time by
+    default.
     """
-    queue = task.queue
-    names = [
-        keys.limits,
-        keys.unacknowledged,
-        keys.line(queue, requirement.refs),
-        *keys.queue(queue),
-    ]
-    args: list[Argument] = [
-        now,
-        task.task_id,
-        identity,
-        int(redelivered),
-        mode,
-        int(task.settles),
-        task.packed,
-        holder,
-        pack_doubles(
-            task.rank,
-            task.expires,
-            -1 if task.max_wait is None else to_us(task.max_wait),
-            to_us(remember),
-            to_us(lease),
-            *requirement.costs,
-        ),
-    ]
-    for ref in requirement.refs:
+    refs = tasks[0].requirement.refs
+    names = [keys.limits, keys.unacknowledged, keys.line(queue, refs), *keys.queue(queue)]
+    head = pack_doubles(to_us(remember), to_us(lease), len(tasks), len(refs))
+    args: list[Argument] = [now, head]
+    for ref in refs:
         names += keys.line_limit_keys(queue, ref)
         args += (ref.name, keys.field(ref))
+    for task in tasks:
+        args += task.arguments()
     if temporary:
         names.append(keys.temporary_queues)
     names.append(keys.totals())
     return Call(script("park"), names, [*args, *acknowledged])
+
+
+def park(
+    context: PlanContext, call: Call, refs: Sequence[LimitRef]
+) -> Plan[Sequence[Sequence[Any]]]:
+    """Run a :func:`park_call`; return its replies. Limits that the server lacks are registered."""
+    replies = yield call
+    unknown = next((reply for reply in replies if reply[0] == b"unknown"), None)
+    if unknown is not None:
+        yield from register_missing(context, refs, int(unknown[2]))
+        replies = yield call
+    return replies  # type: ignore[no-any-return]  # a reply has no type
 
 
 def claim_call(

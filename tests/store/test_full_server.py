@@ -162,16 +162,11 @@ class Tour:
         for _ in range(count):
             self.token += 1
             ids.append(f"task-{self.token}")
+            task = WaitingTask(ids[-1], b"message", requirement, identity=f"{ids[-1]} 0 0")
             call = park_call(
-                self.keys,
-                WaitingTask(ids[-1], self.queue, 3, 0, None, b"message"),
-                requirement,
-                "0",
-                identity=f"{ids[-1]} 0 0",
-                remember=60.0,
-                acknowledged=acknowledged,
+                self.keys, self.queue, [task], remember=60.0, acknowledged=acknowledged
             )
-            assert self.store.run(call)[0] == b"parked"
+            assert self.store.run(call)[0][0] == b"parked"
         return ids
 
     def claim(self, worker: str, count: int, **options: Any) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status
-from celery_throttle.worker.waiting.park import WaitingPolicy
+from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy
 
 T = TypeVar("T")
 
@@ -27,9 +27,9 @@ class DecisionBatch:
 
     Requests for slots come here: when a process becomes free, all that waited for it come to the
     gate at once, before the end of the task that had the process is known; its slot is for the
-    first in line. So do all requests while the server is slow, and tasks that a limit refused in
-    their bodies, from whatever thread they ended in. To Celery they stay reserved, without a
-    process.
+    first in line. So do all requests while the server is slow; those for a limit that was full a
+    moment ago, to join their line together; and tasks that a limit refused in their bodies, from
+    whatever thread they ended in. To Celery they stay reserved, without a process.
 
     Args:
         decide: decides about some requests; those that may run come to the gate once more.
@@ -46,11 +46,14 @@ class DecisionBatch:
         #: Held during a round: without an event loop, the next one may begin meanwhile.
         self._lock = threading.Lock()
 
-    def add(self, request: Any) -> Status:
-        """Add a request to the next round. Thread-safe."""
+    def add(self, request: Any, seconds: float = 0.0) -> Status:
+        """Add a request to the next round, which begins after some seconds, or when it is full.
+
+        Thread-safe.
+        """
         status: Status = request.throttle_state.move(Status.DEFERRED)
         self._requests.append(request)
-        self._alarm.set(0.0)
+        self._alarm.set(0.0 if len(self._requests) >= tuning.DECISION_BATCH_SIZE else seconds)
         return status
 
     def decide_all(self) -> None:
@@ -77,22 +80,28 @@ class DecisionBatch:
 
 
 def book_or_park(
-    store: Store,
-    backoff: Backoff,
-    waiting: WaitingPolicy,
-    requests: Sequence[Any],
-    plans: Sequence[Plan[Status]],
-) -> Sequence[Status | Exception]:
-    """Run the plans of requests together, and acknowledge those that are parked now."""
-    results = run_together(store, backoff, plans)
-    parked = [index for index, result in enumerate(results) if result is Status.PARKED]
+    store: Store, backoff: Backoff, waiting: WaitingPolicy, candidates: Sequence[Candidate]
+) -> dict[Any, Status | Exception]:
+    """Decide about requests together, and acknowledge those that are parked now.
+
+    Returns the result of each; see :meth:`.WaitingPolicy.park`.
+    """
+    groups: dict[Hashable, list[Candidate]] = {}
+    for candidate in candidates:
+        groups.setdefault(waiting.group_of(candidate), []).append(candidate)
+    plans = [waiting.park(group) for group in groups.values()]
+    results: dict[Any, Status | Exception] = {}
+    for group, found in zip(groups.values(), run_together(store, backoff, plans), strict=True):
+        each = [found] * len(group) if isinstance(found, Exception) else found
+        results.update((one.request, result) for one, result in zip(group, each, strict=True))
+    parked = [request for request, result in results.items() if result is Status.PARKED]
     began = time.monotonic()
     try:
-        waiting.leave([requests[index] for index in parked])
+        waiting.leave(parked)
     except StoreError as error:
-        for index in parked:
-            requests[index].throttle_state.in_doubt = True
-            results[index] = error
+        for request in parked:
+            request.throttle_state.in_doubt = True
+            results[request] = error
     finally:
         backoff.record_calls(began)
     return results

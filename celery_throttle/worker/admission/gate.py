@@ -29,7 +29,6 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.plan import Plan
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -51,7 +50,7 @@ from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, fail
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import WaitingPolicy, may_be_in_line
+from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy, may_be_in_line
 
 logger = get_logger(__name__)
 
@@ -163,6 +162,8 @@ class Gate:
         If no quota is known to be left, the call that parks the task decides once more: units may
         have come back since, and nothing may come between the decision and its line.
         """
+        if self.waiting.in_lines and self._quota.is_refused(requirement):
+            return self._deferred.add(request, tuning.GATHER_SECONDS)
         # Slots are never taken ahead, so the call that parks a task takes them as well. So it does
         # for a run that settles: of units that are taken for several starts, none is known alone.
         ahead = not (limits.slots or limits.settles or may_be_in_line(request))
@@ -194,21 +195,25 @@ class Gate:
         self, requests: Sequence[Any], may_run: Sequence[bool]
     ) -> Sequence[Status | Exception]:
         """:meth:`_book_or_park` for several requests in one round trip."""
-        plans = [self._plan(each, may_run=may) for each, may in zip(requests, may_run, strict=True)]
-        return book_or_park(self.throttle.store, self.backoff, self.waiting, requests, plans)
-
-    def _plan(self, request: Any, *, may_run: bool) -> Plan[Status]:
-        limits = limits_of(self.throttle, request)
-        if limits is None:  # they were removed meanwhile
-            task: TaskState = request.throttle_state
-            return task.book(0.0)
-        requirement = requirement_of(limits, request)
-        status = yield from self.waiting.park(request, limits, requirement, may_run=may_run)
-        if status is Status.BOOKED:
-            self._quota.forget_refusal(requirement)
-        elif status is Status.PARKED:
-            self._quota.remember_refusal(requirement)
-        return status
+        results: dict[Any, Status | Exception] = {}
+        candidates = []
+        for request, may in zip(requests, may_run, strict=True):
+            try:
+                limits = limits_of(self.throttle, request)
+                if limits is None:  # they were removed meanwhile
+                    results[request] = request.throttle_state.book(0.0)
+                    continue
+                candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
+            except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
+                results[request] = error
+        store = self.throttle.store
+        results.update(book_or_park(store, self.backoff, self.waiting, candidates))
+        for one in candidates:
+            if results[one.request] is Status.BOOKED:
+                self._quota.forget_refusal(one.requirement)
+            elif results[one.request] is Status.PARKED:
+                self._quota.remember_refusal(one.requirement)
+        return [results[request] for request in requests]
 
     # Several requests in one round trip.
 

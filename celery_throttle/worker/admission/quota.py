@@ -142,6 +142,11 @@ class Quota:
         if block is None or not block.starts or not block.lasts(now):
             self._add(requirement, Block(now, lifetime=tuning.PARKED_MEMORY_SECONDS), now)
 
+    def is_refused(self, requirement: Requirement) -> bool:
+        """Return whether the limit was full a moment ago, or a task has joined a line at it."""
+        block = self._blocks.get(requirement)
+        return block is not None and not block.starts and block.lasts(time.monotonic())
+
     def _has_block(self, requirement: Requirement, now: float) -> bool:
         """Return whether there are starts, or the limit was full a moment ago."""
         block = self._blocks.get(requirement)

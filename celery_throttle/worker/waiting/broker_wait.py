@@ -6,19 +6,21 @@ of its own, see ``broker_wait.lua``. It keeps that time however often it goes ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from celery_throttle.limits.duration import MICROSECONDS, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.define import call_registered
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.announcements import announce_wait
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import WaitingPolicy
+from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy
 
 
 @dataclass(eq=False, repr=False)
@@ -29,9 +31,18 @@ class BrokerWaitPolicy(WaitingPolicy):
 
     in_lines = False
 
-    def _call(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
-    ) -> Call:
+    def group_of(self, candidate: Candidate) -> Hashable:
+        """See :class:`WaitingPolicy`: each task is decided alone."""
+        return id(candidate.request)
+
+    def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
+        ((candidate, holder),) = group
+        call = self._call(candidate, holder)
+        plans, refs = self.throttle.plans, candidate.requirement.refs
+        return [(yield from call_registered(plans, call, refs))]
+
+    def _call(self, candidate: Candidate, holder: str) -> Call:
+        request, limits, requirement, may_run = candidate
         keys, known = self.throttle.keys, request.throttle_state.broker_wait_until
         names = [keys.limits]
         args: list[Argument] = [
@@ -41,7 +52,7 @@ class BrokerWaitPolicy(WaitingPolicy):
             -1 if limits.max_wait is None or known else to_us(limits.max_wait),
             holder,
             to_us(self.throttle.settings.lease),
-            mode,
+            int(may_run),
             int(limits.settles),
         ]
         for ref, cost in zip(requirement.refs, requirement.costs, strict=True):
@@ -51,11 +62,11 @@ class BrokerWaitPolicy(WaitingPolicy):
             args += (ref.name, keys.field(ref), cost)
         return Call(script("broker_wait"), [*names, keys.totals()], args)
 
-    def _read_admission(self, fields: list[Any]) -> list[Any]:
+    def _read_admission(self, fields: Sequence[Any]) -> Sequence[Any]:
         return fields
 
     def _wait(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]
+        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: Sequence[Any]
     ) -> Status:
         task: TaskState = request.throttle_state
         is_new = not task.broker_wait_until

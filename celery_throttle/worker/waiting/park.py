@@ -1,6 +1,6 @@
 """Parking: a task that may not run now joins its line and leaves the worker.
 
-One call parks one task; the gate may send several calls in one round trip, see ``DecisionBatch``.
+One call parks the tasks of one line that come to the gate together, see ``DecisionBatch``.
 
 Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (a parked
 task is in Redis, and nowhere in this worker).
@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from celery.worker import state
 
@@ -28,11 +28,9 @@ from celery_throttle.errors import (
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us, wait_to_seconds
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import read_takes
-from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.operations.waiting import WaitingTask, park_call
-from celery_throttle.store.script import Call
+from celery_throttle.operations.waiting import Mode, WaitingTask, park, park_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
@@ -41,6 +39,15 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.announcements import announce_wait, send_receipt, turn_away
 from celery_throttle.worker.slots import SlotKeys, TaskSlots, read_slot_keys
 from celery_throttle.worker.task_state import Status, TaskState
+
+
+class Candidate(NamedTuple):
+    """A request that may start, or else is to wait."""
+
+    request: Any
+    limits: TaskLimits
+    requirement: Requirement
+    may_run: bool  #: whether there is a process for it
 
 
 @dataclass(eq=False, repr=False)
@@ -54,32 +61,51 @@ class WaitingPolicy(ABC):
     #: Whether waiting tasks are in lines, which every call to the server sees.
     in_lines: ClassVar[bool]
 
-    def park(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, *, may_run: bool
-    ) -> Plan[Status]:
-        """Take the units of a task that may run, and else let it wait.
+    @abstractmethod
+    def group_of(self, candidate: Candidate) -> Hashable:
+        """Return what is equal for all candidates that one call may decide about."""
 
-        Returns ``BOOKED`` for a start in at most 20 ms, ``PARKED`` if the task is in its line and
-        is to be acknowledged by :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned away.
-        ``may_run``: whether there is a process for it.
+    def park(self, group: Sequence[Candidate]) -> Plan[list[Status | Exception]]:
+        """Take the units of tasks that may run, and else let them wait.
 
-        Raises:
-            StoreError: the server cannot be asked.
-            ThrottleError: the task must fail.
+        Returns for each task ``BOOKED`` for a start in at most 20 ms, ``PARKED`` if it is in its
+        line and is to be acknowledged by :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned
+        away; or its error: a ``StoreError`` if the server cannot be asked, or the
+        ``ThrottleError`` with which it must fail.
         """
-        refs, holder = requirement.refs, self._holder(request)
-        call = self._call(request, limits, requirement, holder, str(int(may_run)))
-        try:
-            outcome, *fields = yield from call_registered(self.throttle.plans, call, refs)
-        except StoreError:
-            request.throttle_state.in_doubt = True
-            self.slots.release(holder, self._slot_keys(requirement, range(len(refs))))
-            raise
+        results: list[Status | Exception] = []
+        while len(results) < len(group):
+            rest = [(one, self._holder(one.request)) for one in group[len(results) :]]
+            try:
+                replies = yield from self._ask(rest)
+            except StoreError as error:
+                for one, holder in rest:
+                    one.request.throttle_state.in_doubt = True
+                    self.slots.release(holder, self._slot_keys(one.requirement, one.limits.slots))
+                results += [error] * len(rest)
+            else:
+                pairs = zip(rest, replies, strict=False)
+                results += [self._conclude(*one, *reply) for one, reply in pairs]
+        return results
+
+    @abstractmethod
+    def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
+        """Let the server decide about a group; replies may be missing for the last ones.
+
+        The texts are the holders of the slots that they take.
+        """
+
+    def _conclude(
+        self, candidate: Candidate, holder: str, outcome: bytes, *fields: Any
+    ) -> Status | Exception:
+        """Return what :meth:`park` returns of one task."""
+        request, limits, requirement, _ = candidate
+        refs = requirement.refs
         if outcome == b"unknown":
-            raise unknown_limit_error(refs[fields[0] - 1].name, self.throttle.limits)
+            return unknown_limit_error(refs[fields[0] - 1].name, self.throttle.limits)
         if outcome == b"never":
             index, burst = fields
-            raise cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
+            return cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
         error = _refusal_error(outcome, fields, limits, requirement)
         if error is not None:
             return turn_away(request, limits, error)
@@ -91,21 +117,12 @@ class WaitingPolicy(ABC):
         return self._wait(request, limits, requirement, fields)
 
     @abstractmethod
-    def _call(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
-    ) -> Call:
-        """Return the call that decides about a task; ``holder``: of the slots that it takes.
-
-        ``mode``: "1" if the task may run, else "0".
-        """
-
-    @abstractmethod
-    def _read_admission(self, fields: list[Any]) -> list[Any]:
+    def _read_admission(self, fields: Sequence[Any]) -> Sequence[Any]:
         """Return the microseconds to the start of a task, its takes, and the keys of its slots."""
 
     @abstractmethod
     def _wait(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]
+        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: Sequence[Any]
     ) -> Status:
         """Let a task wait, as the fields of the reply say."""
 
@@ -171,39 +188,47 @@ class ParkingPolicy(WaitingPolicy):
     def __post_init__(self) -> None:
         self._acknowledging: deque[tuple[float, str]] = deque()
 
-    def _call(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, holder: str, mode: str
-    ) -> Call:
-        message, queue = request.message, self.routing.queue_of(request.message)
-        headers = request.throttle_state.message_headers()
-        waiter = WaitingTask(
-            task_id=request.id,
-            queue=self.throttle.qualify(queue),
-            rank=self.routing.rank_of(message),
-            expires=expires_us(request),
-            max_wait=limits.max_wait,
-            packed=packing.pack(message, headers, queue, received_by=request.hostname),
-            settles=limits.settles,
-        )
-        return park_call(
+    def group_of(self, candidate: Candidate) -> Hashable:
+        """See :class:`WaitingPolicy`: tasks of one line join it together."""
+        return self.routing.queue_of(candidate.request.message), candidate.requirement.refs
+
+    def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
+        first = group[0][0]
+        queue, refs = self.routing.queue_of(first.request.message), first.requirement.refs
+        call = park_call(
             self.throttle.keys,
-            waiter,
-            requirement,
-            mode,
-            identity=identity(request),
-            redelivered=may_be_in_line(request),
+            self.throttle.qualify(queue),
+            [self._waiting_task(one, holder, queue) for one, holder in group],
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
-            holder=holder,
             lease=self.throttle.settings.lease,
             acknowledged=self.take_acknowledged(),
             temporary=self.routing.is_temporary(queue),
         )
+        return (yield from park(self.throttle.plans, call, refs))
 
-    def _read_admission(self, fields: list[Any]) -> list[Any]:
+    def _waiting_task(self, candidate: Candidate, holder: str, queue: str) -> WaitingTask:
+        request, limits, requirement, may_run = candidate
+        message = request.message
+        headers = request.throttle_state.message_headers()
+        return WaitingTask(
+            task_id=request.id,
+            packed=packing.pack(message, headers, queue, received_by=request.hostname),
+            requirement=requirement,
+            rank=self.routing.rank_of(message),
+            expires=expires_us(request),
+            max_wait=limits.max_wait,
+            mode=Mode.MAY_RUN if may_run else Mode.PARK,
+            settles=limits.settles,
+            identity=identity(request),
+            redelivered=may_be_in_line(request),
+            holder=holder,
+        )
+
+    def _read_admission(self, fields: Sequence[Any]) -> Sequence[Any]:
         return [0, *fields]
 
     def _wait(
-        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: list[Any]
+        self, request: Any, limits: TaskLimits, requirement: Requirement, fields: Sequence[Any]
     ) -> Status:
         if not fields:  # it was parked before
             if request.throttle_state.in_doubt:  # by a call that failed

@@ -11,8 +11,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from celery_throttle import Throttle
-from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.operations.waiting import WaitingTask, park, park_call
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import rank_of
 
@@ -68,26 +67,17 @@ class Site:
         limits = self.throttle.task_limits(self.app.tasks[fields["task"]])
         assert limits is not None
         requirement = limits.fixed or limits.requirement(args, kwargs)
-        waiter = WaitingTask(
+        task = WaitingTask(
             fields["id"],
-            self.throttle.qualify(queue),
-            rank_of(message.properties.get("priority"), "redis"),
-            0,
-            None,
             packing.pack(message, None, queue, received_by="worker@host"),
-        )
-        call = park_call(
-            self.throttle.keys,
-            waiter,
             requirement,
-            "0",
+            rank=rank_of(message.properties.get("priority"), "redis"),
             identity=packing.identity(fields["id"], fields),
-            remember=60.0,
             **options,
         )
-        plan = call_registered(self.throttle.plans, call, requirement.refs)
-        outcome: bytes = self.throttle.run_plan(plan)[0]
-        return outcome.decode()
+        call = park_call(self.throttle.keys, self.throttle.qualify(queue), [task], remember=60.0)
+        ((outcome, *_),) = self.throttle.run_plan(park(self.throttle.plans, call, requirement.refs))
+        return str(outcome.decode())
 
     def waiting(self) -> int:
         """Return the number of tasks that wait in lines."""

@@ -22,8 +22,7 @@ from celery_throttle import (
 from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.publisher import QueuePublisher
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
-from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.waiting import WaitingTask, claim_call, park_call
+from celery_throttle.operations.waiting import WaitingTask, claim_call, park, park_call
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages.publishing import publish
 from tests.bulk.fan_out.test_messages import OPTIONS, describe
@@ -266,14 +265,9 @@ def test_a_queue_that_is_full(
 
 def park_elsewhere(site: Site, queue: str) -> None:
     requirement = site.throttle.require(["api"], 1)
-    waiter = WaitingTask(f"in {queue}", queue, 0, 0, None, b"message")
-    site.throttle.run_plan(
-        call_registered(
-            site.throttle.plans,
-            park_call(site.throttle.keys, waiter, requirement, "0"),
-            requirement.refs,
-        )
-    )
+    task = WaitingTask(f"in {queue}", b"message", requirement)
+    call = park_call(site.throttle.keys, queue, [task])
+    site.throttle.run_plan(park(site.throttle.plans, call, requirement.refs))
 
 
 def test_queues_of_other_brokers(site: Site) -> None:

@@ -15,16 +15,14 @@ def park(lines: Protocol, names: list[str], keys: range) -> None:
     """Let a task of each key wait."""
     for name in names:
         calls = [
-            park_call(
-                lines.keys,
-                WaitingTask(f"{name} {key}", QUEUE, 0, 0, None, b"message"),
-                lines.limiter.require([lines.limiter[name, key]], 1),
-                "0",
-                now=lines.now,
-            )
-            for key in keys
+            park_call(lines.keys, QUEUE, [_task(lines, name, key)], now=lines.now) for key in keys
         ]
         lines.store.run_all(calls)
+
+
+def _task(lines: Protocol, name: str, key: int) -> WaitingTask:
+    requirement = lines.limiter.require([lines.limiter[name, key]], 1)
+    return WaitingTask(f"{name} {key}", b"message", requirement)
 
 
 def commands_of_a_scrape(lines: Protocol) -> int:

@@ -45,7 +45,7 @@ for i = 1, tonumber(ARGV[6]) do
   costs[i], key, arg = MILLION, key + 8, arg + 2
 end
 local requirements = requirements_of(all, costs)
-local undefined = #requirements > 0 and load_requirements(KEYS[1], all, requirements, '', 0)
+local undefined = #requirements > 0 and load_requirements(KEYS[1], all, requirements)
 if undefined then
   return { 'unknown', undefined, format_integer(now) }
 end
@@ -122,11 +122,7 @@ end
 
 -- Write a task that comes first in its line.
 local function join_first(line, id, rank, score, row, task_costs)
-  for i, requirement in ipairs(line.requirements) do
-    for _, limit in ipairs(requirement.limits) do
-      limit.cost = task_costs[i]
-    end
-  end
+  set_costs(line.requirements, task_costs)
   local wait, bottleneck = decide(line.requirements, true)
   join_and_wake(line.name, line.descriptor, id, score, row, wait, bottleneck)
   line.is_known, line.first_rank = true, rank
@@ -156,25 +152,13 @@ local function add_task(line, id, rank, settles, expires, message, task_costs)
 end
 
 local function write_others()
-  local written = 0
   for _, line in ipairs(lines) do
-    local queue, count = line.descriptor.queue, #line.members / 2
-    if count > 0 then
-      call_with('ZADD', line.name, line.members)
-      local found = redis.call('HGET', queue[LINES], line.name)
-      if found then
-        local limit_index, descriptor = unpack_descriptor(found)
-        change_backlog(descriptor.limits[limit_index], count)
-      end
-      call_with('HSET', queue[MESSAGES], line.rows)
+    if line.rows[1] then
+      join_behind(line.name, line.descriptor, line.members, line.rows)
     end
-    written = written + count
     if line.joined then
       increase_totals(line.descriptor, 'parked', line.joined)
     end
-  end
-  if written > 0 then
-    change_fan_out_waiting(record, written)
   end
 end
 

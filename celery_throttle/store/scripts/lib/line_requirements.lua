@@ -20,9 +20,23 @@ local function weight_of(requirements)
   return weight > 1 and weight or nil
 end
 
--- Load the requirements of a descriptor, and their weights: that of a key comes before that of its name. Slots are
--- taken for `holder`, at first for `lease` (us). Returns what `load_limits` returns.
-local function load_requirements(definitions, descriptor, requirements, holder, lease)
+-- Other tasks have other costs. Returns whether there is one for each requirement.
+local function set_costs(requirements, costs)
+  for i = 1, #requirements do
+    local limits, cost = requirements[i].limits, costs[i]
+    if type(cost) ~= 'number' then
+      return false
+    end
+    for n = 1, #limits do
+      limits[n].cost = cost
+    end
+  end
+  return true
+end
+
+-- Load the requirements of a descriptor, and their weights: that of a key comes before that of its name. Returns what
+-- `load_limits` returns.
+local function load_requirements(definitions, descriptor, requirements)
   local fields, keys = {}, {}
   for i, limit_keys in ipairs(descriptor.limits) do
     local weight = 2 * (#requirements + i)
@@ -35,23 +49,20 @@ local function load_requirements(definitions, descriptor, requirements, holder, 
   for i = 1, undefined and 0 or #requirements do
     local weight = 2 * (#requirements + i)
     requirements[i].weight = weight_in_force(found[weight - 1]) or weight_in_force(found[weight]) or 1
-    for _, limit in ipairs(requirements[i].limits) do
-      if limit.tag == SLOTS then
-        limit.holder, limit.lease = holder, lease
-      end
-    end
   end
   descriptor.weight = not undefined and weight_of(requirements) or nil
   return undefined
 end
 
--- The keys entries and waiting-lists of each slot that a task takes.
-local function slot_keys_of(requirements, descriptor)
+-- Name the holder of the slots that a task takes, and their first lease (us). Returns the keys entries and waiting-lists
+-- of each.
+local function name_holder(requirements, descriptor, holder, lease)
   local found = {}
   for i, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do
       if limit.tag == SLOTS then
         local limit_keys = descriptor.limits[i]
+        limit.holder, limit.lease = holder, lease
         found[#found + 1], found[#found + 2] = limit_keys[ENTRIES], limit_keys[WAITING_LISTS]
       end
     end
@@ -59,11 +70,12 @@ local function slot_keys_of(requirements, descriptor)
   return found
 end
 
--- Take the cost of a task for its start after a wait (us). Returns the marks that its run gets if it settles, and the keys
--- entries and waiting-lists of each slot.
-local function take_for_run(requirements, descriptor, costs, wait, settles) -- rare
+-- Take the cost of a task for its start after a wait (us); slots for `holder`, at first for `lease` (us). Returns the
+-- marks that its run gets if it settles, and the keys entries and waiting-lists of each slot.
+local function take_for_run(requirements, descriptor, costs, wait, settles, holder, lease) -- rare
+  local slot_keys = name_holder(requirements, descriptor, holder, lease)
   commit(requirements, now + wait)
-  return settles and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys_of(requirements, descriptor))
+  return settles and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys)
 end
 
 -- Measure how many more tasks may wait at a requirement. Adds to it

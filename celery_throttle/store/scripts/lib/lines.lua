@@ -100,6 +100,21 @@ local function join_line(line, descriptor, id, score, row, wait, bottleneck, is_
   end
 end
 
+-- Add tasks behind the first of their line, which is known: `members` are scores and ids, `rows` ids and packed rows.
+local function join_behind(line, descriptor, members, rows) -- rare
+  local queue, tasks = descriptor.queue, #rows / 2
+  call_with('ZADD', line, members)
+  local found = redis.call('HGET', queue[LINES], line)
+  if found then
+    local limit_index, stored = unpack_descriptor(found)
+    change_backlog(stored.limits[limit_index], tasks)
+  end
+  call_with('HSET', queue[MESSAGES], rows)
+  if descriptor.fan_out then
+    change_fan_out_waiting(descriptor.fan_out, tasks)
+  end
+end
+
 -- Add the first task of a line, and wake a worker that would otherwise poll too late for it.
 local function join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   local earliest = redis.call('ZRANGE', descriptor.queue[DUE], 0, 0, 'WITHSCORES')[2]

@@ -55,8 +55,9 @@ local function max_batch_size(line)
       if limit.tag == SLOTS and #call.taken >= call.free_processes then
         return 0
       elseif limit.tag == SLOTS then
-        most, line.slot_keys = 1, slot_keys_of(line.requirements, line.descriptor)
-        line.is_opaque = true
+        most, line.is_opaque = 1, true
+        line.slot_keys = name_holder(line.requirements, line.descriptor, holder_of(call.worker, call.token),
+                                     call.lease_ends - now)
       elseif limit.tag == SLIDING_LOG then
         most, line.is_opaque = 1, true
       end
@@ -75,20 +76,6 @@ local function first_ids(line, most)
     ids[#ids + 1] = entries[i]
   end
   return ids
-end
-
--- Other tasks of the line have other costs. Returns whether there is one for each limit.
-local function set_costs(requirements, costs)
-  for i = 1, #requirements do
-    local limits, cost = requirements[i].limits, costs[i]
-    if type(cost) ~= 'number' then
-      return false
-    end
-    for n = 1, #limits do
-      limits[n].cost = cost
-    end
-  end
-  return true
 end
 
 -- Whether a limit takes longer to make up for the cost of a task than a start may be booked ahead. Such units are
@@ -295,8 +282,7 @@ local function serve_line(queue, waiting, name, score, rival)
   end
   line.requirements = limit_index > 0 and requirements_of(descriptor, {}) or {}
   if limit_index > 0 then
-    line.undefined = load_requirements(call.definitions, descriptor, line.requirements,
-                                       holder_of(call.worker, call.token), call.lease_ends - now)
+    line.undefined = load_requirements(call.definitions, descriptor, line.requirements)
   end
   local most = max_batch_size(line)
   if most == 0 then

@@ -75,7 +75,7 @@ if returned_at > now + horizon then
 end
 
 local requirements = requirements_of(descriptor, costs)
-local undefined = load_requirements(KEYS[1], descriptor, requirements, ARGV[5], tonumber(ARGV[6]))
+local undefined = load_requirements(KEYS[1], descriptor, requirements)
 if undefined then
   return { 'unknown', undefined, format_integer(now) }
 end
@@ -110,7 +110,8 @@ end
 local is_admitted = returned_at > 0 and wait <= (requirements.bookable and horizon or 0)
   or wait == 0 and last <= now
 if is_admitted and ARGV[7] == '1' then
-  local reply = { 'admitted', wait, take_for_run(requirements, descriptor, costs, wait, ARGV[8] == '1') }
+  local reply = { 'admitted', wait, take_for_run(requirements, descriptor, costs, wait, ARGV[8] == '1', ARGV[5],
+                                                 tonumber(ARGV[6])) }
   write_return_times()
   return reply
 end
