@@ -64,7 +64,9 @@ RULES_REPORT_SECONDS = 60.0  # how long the report of a worker about its file co
 
 # The gate.
 
-GATHER_SECONDS = 0.004  # how long requests that come fast, one by one, are gathered for one call
+#: How long requests that come fast, one by one, are gathered for one call: it takes their units, or
+#: parks those that a limit refuses.
+GATHER_SECONDS = 0.004
 QUOTA_BATCH_SIZE = 7  # requests that one call takes units for, beside the one that has a process
 QUOTA_CACHE_SIZE = 1024  # requirements with remembered units, or a remembered refusal
 #: How long tasks join their line without a call of the gate before, once one has joined it. The

@@ -17,6 +17,7 @@ from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, Enlist
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.lines import Claimant, WithdrawPlans
+from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import LINE_KINDS, SECOND, Protocol
@@ -67,6 +68,17 @@ class Traffic:
             task, self.about[task], rank=rank, redelivered=again, may_run=False, holder="gate"
         ).outcome
         assert outcome in ("parked", "known")
+
+    def park_together(self, tasks: Sequence[str], *, again: bool = False) -> None:
+        """Park tasks of one line by one call."""
+        protocol = self.protocol
+        limits = protocol.require(self.about[tasks[0]])
+        waiting = [
+            WaitingTask(task, b"m", limits, identity=f"{task} 0 0", redelivered=again)
+            for task in tasks
+        ]
+        call = park_call(protocol.keys, "q", waiting, remember=60.0, lease=30.0, now=protocol.now)
+        assert {reply[0] for reply in self.store.run(call)} <= {b"parked", b"known"}
 
     def claim(self, room: int, worker: str = "w") -> list[int]:
         """Claim tasks; after an error requeue the claims, unless the worker is to die."""
@@ -208,6 +220,24 @@ def test_parks(make: Callable[[], Traffic], limits: Sequence[ItemLike], more: in
         except StoreError:
             for again in (True, False):  # the second was sent once more for no reason
                 traffic.park(str(more), 2, again=again)
+            traffic.drain()
+        else:
+            assert traffic.store.whole()
+            traffic.drain()
+            return
+
+
+@pytest.mark.parametrize("limits", SETS)
+def test_parks_together(make: Callable[[], Traffic], limits: Sequence[ItemLike]) -> None:
+    tasks = list("abcd")
+    for command in range(1, MOST):
+        traffic = make()
+        traffic.about.update(dict.fromkeys(tasks, limits))
+        traffic.store.tear("park", command)
+        try:
+            traffic.park_together(tasks)
+        except StoreError:
+            traffic.park_together(tasks, again=True)
             traffic.drain()
         else:
             assert traffic.store.whole()

@@ -85,7 +85,7 @@ class WaitingPolicy(ABC):
                 results += [error] * len(rest)
             else:
                 pairs = zip(rest, replies, strict=False)
-                results += [self._conclude(*one, *reply) for one, reply in pairs]
+                results += [self._conclude(*one, reply) for one, reply in pairs]
         return results
 
     @abstractmethod
@@ -96,16 +96,23 @@ class WaitingPolicy(ABC):
         """
 
     def _conclude(
-        self, candidate: Candidate, holder: str, outcome: bytes, *fields: Any
+        self, candidate: Candidate, holder: str, reply: Sequence[Any]
     ) -> Status | Exception:
         """Return what :meth:`park` returns of one task."""
+        try:
+            return self._apply(candidate, holder, *reply)
+        except Exception as error:  # noqa: BLE001  # of a result backend, say: the others go on
+            return error
+
+    def _apply(self, candidate: Candidate, holder: str, outcome: bytes, *fields: Any) -> Status:
+        """Do what the server has decided about a task. Raises the error with which it must fail."""
         request, limits, requirement, _ = candidate
         refs = requirement.refs
         if outcome == b"unknown":
-            return unknown_limit_error(refs[fields[0] - 1].name, self.throttle.limits)
+            raise unknown_limit_error(refs[fields[0] - 1].name, self.throttle.limits)
         if outcome == b"never":
             index, burst = fields
-            return cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
+            raise cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
         error = _refusal_error(outcome, fields, limits, requirement)
         if error is not None:
             return turn_away(request, limits, error)

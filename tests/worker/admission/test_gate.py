@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import RETRY_SECONDS
-from celery_throttle.worker.waiting.park import identity
+from celery_throttle.worker.waiting.park import Candidate, identity
 
 
 class Request(GatedRequest):
@@ -64,7 +64,7 @@ class Bench:
         self.gate = Gate(
             self.throttle,
             SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
-                in_lines=True, park=self._park, leave=self.left.extend
+                in_lines=True, group_of=id, park=self._park, leave=self.left.extend
             ),
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
@@ -90,11 +90,12 @@ class Bench:
             refresh_rules=lambda: False,
         )
 
-    def _park(self, request: Request, *_: Any, **__: Any) -> Any:
+    def _park(self, group: Sequence[Candidate]) -> Any:
+        ((request, *_),) = group
         self.tries += 1
         yield Call(script("read_definitions"), [self.throttle.keys.limits], ["api"])
         wait = request.parks()
-        return Status.PARKED if wait is None else request.throttle_state.book(wait)
+        return [Status.PARKED if wait is None else request.throttle_state.book(wait)]
 
     def _call_after(self, _: float, call: Callable[[], None]) -> object:
         self.turns.append(call)

@@ -105,9 +105,10 @@ end
 
 -- Of the task that joined last.
 local last_rank, last_score, last_position
--- Of the tasks that follow another one of this call: they are written together. Also how many tasks have joined, and which, and
--- the messages to be remembered.
-local members, rows, joined, has_joined, remembered = {}, {}, 0, {}, {}
+-- Of the tasks that follow another one of this call: they are written together.
+local members, rows = {}, {}
+-- Of all tasks that have joined: how many, id -> identity that will be remembered, and what is written to remember it.
+local joined, has_joined, remembered = 0, {}, {}
 
 local function write_followers()
   if rows[1] then
@@ -130,7 +131,7 @@ end
 local function park(arg)
   local id, identity, holder, settings = ARGV[arg], ARGV[arg + 1], ARGV[arg + 3], ARGV[arg + 4]
   local rank, expires, max_wait, redelivered, mode, settles = struct.unpack('<dddddd', settings)
-  if redelivered == 1 and redis.call('ZSCORE', unacknowledged, identity) then
+  if redelivered == 1 and (has_joined[id] == identity or redis.call('ZSCORE', unacknowledged, identity)) then
     return { 'known' }
   elseif undefined then
     return { 'unknown', undefined, format_integer(now) }
@@ -191,11 +192,12 @@ local function park(arg)
   else
     join_line(line, descriptor, id, score, row, wait, bottleneck, true)
   end
-  last_rank, last_score, last_position, joined, has_joined[id] = rank, score, position, joined + 1, true
+  last_rank, last_score, last_position, joined = rank, score, position, joined + 1
   for i = 1, count do
     local requirement = requirements[i]
     requirement.waiting, requirement.capacity.room = requirement.waiting + 1, requirement.capacity.room - 1
   end
+  has_joined[id] = mode ~= JUST_SENT and identity or ''
   if mode ~= JUST_SENT then
     remembered[#remembered + 1], remembered[#remembered + 2] = format_integer(now), identity
   end
