@@ -37,7 +37,6 @@ NAMES = (
     "shared",
     "server",
     "paced",
-    "call_costs",
     "steps",
     "slots",
     "forecasts",
@@ -61,7 +60,7 @@ def main() -> None:
         "--against",
         type=Path,
         metavar="PATH",
-        help="another checkout, compared with by `paced` and `call_costs`",
+        help="another checkout, which `paced` compares with",
     )
     parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()

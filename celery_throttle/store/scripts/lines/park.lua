@@ -94,15 +94,6 @@ for i = 1, undefined and 0 or count do
 end
 descriptor.key_caps, descriptor.temporary = key_caps_of(requirements), #KEYS > 8 + 8 * count and KEYS[8 + 8 * count] or nil
 
--- The first requirement at which tasks wait; nil if there is none.
-local function find_backlog()
-  for i, requirement in ipairs(requirements) do
-    if requirement.waiting > 0 then
-      return i
-    end
-  end
-end
-
 -- Of the task that joined last.
 local last_rank, last_score, last_position
 -- Of the tasks that follow another one of this call: they are written together.
@@ -115,16 +106,6 @@ local function write_followers()
     join_behind(line, descriptor, members, rows)
     members, rows = {}, {}
   end
-end
-
--- The score and the position of a task that joins the line now.
-local function place_of(rank)
-  if rank == last_rank then
-    return last_score + 1, last_position + 1
-  end
-  write_followers()
-  local score = next_task_score(line, rank)
-  return score, redis.call('ZCOUNT', line, '-inf', score) + 1
 end
 
 -- Decide over the task whose arguments begin at a position. Returns its reply.
@@ -161,7 +142,10 @@ local function park(arg)
   end
 
   if mode == JUST_SENT or mode == MAY_RUN and wait == 0 then
-    local backlog = find_backlog()
+    local backlog
+    for i = count, 1, -1 do
+      backlog = requirements[i].waiting > 0 and i or backlog
+    end
     if backlog then
       bottleneck = backlog
     elseif mode == JUST_SENT then
@@ -176,7 +160,14 @@ local function park(arg)
     increase_total(requirements[full].name, 'dropped_full', 1)
     return { 'full', full, requirements[full].capacity.bound }
   end
-  local score, position = place_of(rank)
+  local follows, score, position = rank == last_rank, nil, nil
+  if follows then
+    score, position = last_score + 1, last_position + 1
+  else
+    write_followers()
+    score = next_task_score(line, rank)
+    position = redis.call('ZCOUNT', line, '-inf', score) + 1
+  end
   local expected, slowest = expected_wait(requirements, descriptor, rank, position, bottleneck)
   if max_wait >= 0 and expected > max_wait then
     increase_total(requirements[slowest].name, 'dropped_late', 1)
@@ -186,7 +177,7 @@ local function park(arg)
   local row = pack_row(line, costs, expires, ARGV[arg + 2], score, descriptor.key_caps, position, settles == 1 or nil)
   if position == 1 then
     join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
-  elseif rank == last_rank then
+  elseif follows then
     members[#members + 1], members[#members + 2] = format_integer(score), id
     rows[#rows + 1], rows[#rows + 2] = id, row
   else
