@@ -107,7 +107,8 @@ def test_all_pages_obey_the_policy_and_fit(site: Site, acting_url: str, width: i
 #: The heights of elements, in lines of the text of the page.
 _LINES = """
 const line = parseFloat(getComputedStyle(document.body).lineHeight);
-return [...document.querySelectorAll(arguments[0])].map(e => e.getBoundingClientRect().height / line);
+const found = [...document.querySelectorAll(arguments[0])];
+return found.map((element) => element.getBoundingClientRect().height / line);
 """
 
 
