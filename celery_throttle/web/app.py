@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from functools import partial
 
 from flask import Flask, Response, render_template, request
@@ -16,10 +17,12 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownFanOutError,
     UnknownLimitError,
+    shown,
 )
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import format_key
 from celery_throttle.observe import status_text, text
+from celery_throttle.observe.status.stored import read_names
 from celery_throttle.web.action_pages import add_actions
 from celery_throttle.web.pages import PAGES
 from celery_throttle.web.security import AllowedActions, Auth, check_names, guard, set_headers
@@ -35,6 +38,9 @@ _STATUSES: tuple[tuple[type[ThrottleError], int], ...] = (
 )
 
 _UNAVAILABLE = 503
+
+#: The similar names on the page of an unknown limit.
+_SIMILAR_NAMES = 3
 
 #: The most bytes of a request. Forms are much shorter.
 MAX_REQUEST_BYTES = 1 << 20
@@ -100,6 +106,7 @@ def create_app(
     app.after_request(_make_conditional)
     app.after_request(set_headers)
     app.register_error_handler(ThrottleError, _show_throttle_error)
+    app.register_error_handler(UnknownLimitError, partial(_show_unknown_limit, site))
     app.register_error_handler(HTTPException, _show_http_error)
     return app
 
@@ -132,13 +139,27 @@ def _show_throttle_error(error: ThrottleError) -> tuple[str, int]:
     return _show_error(code, str(error), is_outage=isinstance(error, StoreError)), code
 
 
+def _show_unknown_limit(site: Site, error: UnknownLimitError) -> tuple[str, int]:
+    """Name the limits of the server with similar names: this process may know none of them."""
+    name = (request.view_args or {}).get("name")
+    try:
+        names = {*site.run(read_names(site.observer)), *site.limiter.limits}
+    except StoreError:
+        name = None
+    if name is None:
+        return _show_throttle_error(error)
+    similar = get_close_matches(name, names, _SIMILAR_NAMES)
+    message = f"limit {shown(name)} is not defined"
+    return _show_error(404, message, unknown=name, similar=similar), 404
+
+
 def _show_http_error(error: HTTPException) -> Response:
     page = _show_error(error.code or 0, error.description or error.name)
     return _Response(page, error.code, error.get_headers(), content_type="text/html; charset=utf-8")
 
 
-def _show_error(code: int, message: str, *, is_outage: bool = False) -> str:
-    return render_template("error.html", code=code, message=message, is_outage=is_outage)
+def _show_error(code: int, message: str, **more: object) -> str:
+    return render_template("error.html", code=code, message=message, **more)
 
 
 def _after(at: datetime, seconds: float) -> datetime | None:

@@ -56,6 +56,19 @@ def test_each_query_is_of_one_fleet() -> None:
         assert selectors == len(re.findall(r"\{", query)) or "(celery_throttle_up)" in query, query
 
 
+def test_slots_are_shown_beside_those_that_may_be_in_use() -> None:
+    """An adaptive limit learns its slots: those in use say little without their number."""
+    shown = [
+        {
+            match
+            for target in panel.get("targets", ())
+            for match in re.findall(r"slots_\w+", target["expr"])
+        }
+        for panel in PANELS
+    ]
+    assert [names for names in shown if names] == [{"slots_held", "slots_in_force"}]
+
+
 def test_panels_have_an_identity_a_description_and_a_place_of_their_own() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     cells: set[tuple[int, int]] = set()

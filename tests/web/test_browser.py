@@ -104,6 +104,30 @@ def test_all_pages_obey_the_policy_and_fit(site: Site, acting_url: str, width: i
         assert problems(browser) == []
 
 
+#: The heights of elements, in lines of the text of the page.
+_LINES = """
+const line = parseFloat(getComputedStyle(document.body).lineHeight);
+const found = [...document.querySelectorAll(arguments[0])];
+return found.map((element) => element.getBoundingClientRect().height / line);
+"""
+
+
+def test_rows_on_a_phone(site: Site, url: str) -> None:
+    fill(site.app, 50, tenants=3)
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    with open_browser() as browser:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(f"{url}/limits/mail/waiting")
+        rows = browser.execute_script(_LINES, ".brief tbody tr")
+        assert len(rows) == 50
+        assert max(rows) < 3  # two lines, and the space around them
+        site.app.throttle["mail"].pause(600, reason="x" * 200)
+        for width in (390, 1280):
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**size, "width": width})
+            browser.get(f"{url}/history")
+            assert max(browser.execute_script(_LINES, "tbody th time")) < 1.5
+
+
 _COUNT = """
 window.polls = window.requests = 0;
 document.addEventListener("htmx:before:request", () => window.polls++);

@@ -87,7 +87,21 @@ def test_one_limit(site: Site) -> None:
     assert "fan-out nightly" in page
     assert "120 tasks parked" in page
     assert "20/m -> 10/m ann slower" in page
-    assert "limit 'none' is not defined" in site.read("/limits/none", 404)
+
+
+def test_an_unknown_limit_among_many(redis_url: str) -> None:
+    server = Limiter(redis_url, {f"api-{n}": "5/s" for n in range(1000)} | {"mail": "5/s"})
+    server.register()
+    client = create_app(Limiter(redis_url), auth=lambda _: True).test_client()
+    for path in ("/limits/mial", "/limits/mial/keys", "/limits/mial?key=t1"):
+        reply = client.get(path)
+        assert reply.status_code == 404
+        assert "limit 'mial' is not defined Similar names: mail Name" in text_of(reply.text)
+        assert 'href="/limits/mail"' in reply.text
+        assert 'name="search" type="search" value="mial"' in reply.text
+    page = text_of(client.get("/limits/api-10000").text)
+    assert "Similar names: api-100 , api-10 , api-910 Name" in page
+    assert "api-" not in text_of(client.get("/limits/none").text)
 
 
 def test_one_key(site: Site) -> None:
