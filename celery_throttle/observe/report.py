@@ -72,7 +72,8 @@ class Report:
             if it was changed in the last period.
         peak_use: The highest ``use`` of a period; None as for ``use``.
         at_limit: The share of the time in which the limit was reached, 0 to 1: the periods in which
-            tasks were parked or dropped, calls were refused, or tasks waited at the end.
+            tasks were parked or dropped, calls were refused, or tasks waited at the end. Calls and
+            tasks that only a pause held up do not count.
         top_keys: The encoded keys of a limit with keys for which the most tasks wait now, and how
             many wait; at most 3.
         median_wait: The median of the waits of claimed tasks, in seconds; None if no task was
@@ -189,10 +190,11 @@ def _top_keys_advice(top_keys: Sequence[tuple[str, int]]) -> str:
 
 
 def _is_at_limit(period: Period) -> bool:
-    """Whether tasks were parked or dropped, calls were refused, or tasks waited at the end."""
+    """Whether the limit, and not only a pause, refused calls or kept tasks waiting."""
     totals, refused = period.totals, dict(period.totals.refused)
-    refusals = refused["limit"] + refused["slots"] + totals.drops
-    return period.waiting > 0 or totals.parked + refusals > 0
+    if period.waiting > period.paused or refused["limit"] + refused["slots"] > 0:
+        return True
+    return not period.paused and totals.parked + totals.drops > 0
 
 
 def _advise(

@@ -172,6 +172,7 @@ class Period:
         waiting: The number of tasks that waited at the end of the period.
         most_waiting: The highest number of waiting tasks that was recorded in the period. Records
             are 10 seconds apart; those older than 15 minutes are 10 minutes apart.
+        paused: The number of tasks that a pause of the limit, or of their key, held up at the end.
     """
 
     start: datetime
@@ -179,6 +180,7 @@ class Period:
     totals: Totals
     waiting: int
     most_waiting: int
+    paused: int
 
     @property
     def seconds(self) -> float:

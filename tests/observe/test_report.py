@@ -204,6 +204,40 @@ def test_the_report_of_a_limit_with_keys_names_the_worst_key(lines: Protocol) ->
     assert "Most wait for the key 'acme': 7 tasks." in report.advice
 
 
+@pytest.mark.parametrize("key", ["acme", None])
+def test_a_pause_alone_does_not_count_as_at_the_limit(lines: Protocol, key: str | None) -> None:
+    """Tasks wait for a key or a limit that is paused; once the pause has ended, for the limit."""
+    paused = lines.limiter["api", key] if key else lines.limiter["api"]
+    ref = ("api", key) if key else "api"
+    take(lines, 5)
+    record(lines)
+    paused.pause(300)
+    for number in range(40):
+        lines.park(f"t{number}", [ref])
+        lines.now += 7 * SECOND
+        record(lines)
+    report = lines.limiter["api"].report(300)
+    assert (report.at_limit, report.periods[-1].paused) == (0, 40)
+    assert report.verdict == "idle"
+    paused.resume()
+    for _ in range(20):
+        lines.now += 10 * SECOND
+        record(lines)
+    report = lines.limiter["api"].report(60)
+    assert (report.at_limit, report.periods[-1].paused) == (1, 0)
+
+
+def test_the_limit_is_reached_while_one_key_is_paused(lines: Protocol) -> None:
+    lines.limiter["api", "acme"].pause(300)
+    assert lines.limiter["api", "other"].try_acquire(10)
+    lines.park("t1", [("api", "acme")])
+    for number in range(20):
+        lines.park(f"u{number}", [("api", "other")])
+    lines.now += 10 * SECOND
+    record(lines)
+    assert lines.limiter["api"].report(60).at_limit == 1
+
+
 def test_the_report_of_a_shadow_limit(lines: Protocol) -> None:
     for _ in range(6):
         record(lines)

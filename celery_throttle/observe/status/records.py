@@ -17,6 +17,7 @@ from celery_throttle.observe.totals import read_totals
 from celery_throttle.observe.values import Period
 from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import Keys
 
 #: The longest time that records cover, in seconds.
 MAX_RECORDED_SECONDS = 7 * 86_400
@@ -36,17 +37,23 @@ class _Record(NamedTuple):
 
     at: int  #: microseconds
     waiting: int  #: tasks
+    paused: int  #: those of them that a pause held up
     counters: Mapping[str, float]
 
 
 def record_totals(observer: Observer) -> Plan[None]:
     """Record the totals of all limits, unless somebody did so in the last ten seconds."""
-    keys, cursor = observer.keys, b"0"
-    names = [keys.names, keys.recorded, keys.backlog(LimitRef("", None)), keys.totals()]
+    names, cursor = [observer.keys.names, *_backlog_keys(observer.keys)], b"0"
     while True:
         cursor = yield observer.call("record_totals", names, cursor, to_us(MIN_RECORD_SECONDS))
         if cursor == END:
             return
+
+
+def _backlog_keys(keys: Keys) -> tuple[str, ...]:
+    head = LimitRef("", None)
+    backlog, pause = keys.backlog(head), keys.pause(head)
+    return keys.recorded, backlog, pause, keys.paused_keys(""), keys.totals()
 
 
 def read_periods(
@@ -72,7 +79,7 @@ def read_periods(
         known.append(known[-1]._replace(at=recorded))  # until then nothing had changed
     known = sorted({one.at: one for one in [*older, *known]}.values())
     if not known and last.counters:  # recorded by nobody yet: all is of the last period
-        known = [_Record(last.at - to_us(RECORD_SECONDS), last.waiting, {})]
+        known = [last._replace(at=last.at - to_us(RECORD_SECONDS), counters={})]
     start = last.at - to_us(seconds)
     if since is not None:
         known, first = _begin_at(known, min(to_us(since.timestamp()), last.at - 1))
@@ -110,17 +117,15 @@ def _read_records(
     observer: Observer, name: str, which: str, seconds: float
 ) -> Plan[tuple[_Record, int, list[_Record]]]:
     """Return how it is now, when the last records were made, and the records of a time."""
-    keys = observer.keys
-    names = [keys.records(name, which), keys.recorded]
-    names += [keys.backlog(LimitRef("", None)), keys.totals()]
-    now, recorded, waiting, totals, found = yield observer.call(
+    names = [observer.keys.records(name, which), *_backlog_keys(observer.keys)]
+    now, recorded, waiting, paused, totals, found = yield observer.call(
         "read_records", names, name, to_us(seconds)
     )
     records = []
     for packed in found:
-        at, tasks, *counters = packed.split()
-        records.append(_Record(int(at), int(tasks), _read_counters(counters)))
-    return _Record(int(now), waiting, _read_counters(totals)), int(recorded), records
+        at, tasks, held_up, *counters = packed.split()
+        records.append(_Record(int(at), int(tasks), int(held_up), _read_counters(counters)))
+    return _Record(int(now), waiting, paused, _read_counters(totals)), int(recorded), records
 
 
 def _read_counters(flat: Sequence[bytes]) -> dict[str, float]:
@@ -141,14 +146,16 @@ def _divide(records: Sequence[_Record], start: int, parts: int) -> tuple[Period,
         waiting = [record.waiting for record in records[first:last]]
         totals = read_totals(_increase(one.counters, other.counters))
         most = max([other.waiting, *waiting])
-        periods.append(Period(at_time(one.at), at_time(other.at), totals, other.waiting, most))
+        periods.append(
+            Period(at_time(one.at), at_time(other.at), totals, other.waiting, most, other.paused)
+        )
     return tuple(periods)
 
 
 def _interpolate(records: Sequence[_Record], at: int) -> _Record:
     index = _count_until(records, at)
     if index == 0:
-        return records[0]._replace(at=at, waiting=0)
+        return records[0]._replace(at=at, waiting=0, paused=0)
     before = records[index - 1]
     if index == len(records):
         return before._replace(at=at)
@@ -157,7 +164,9 @@ def _interpolate(records: Sequence[_Record], at: int) -> _Record:
     grown = _increase(before.counters, after.counters)
     # Whole numbers, so that parts of time add up to the whole.
     counters = {name: round(before.counters.get(name, 0) + share * grown[name]) for name in grown}
-    return _Record(at, before.waiting, counters)
+    # What grows until the next record is due to the pauses that it has seen.
+    paused = before.paused if at == before.at else after.paused
+    return _Record(at, before.waiting, paused, counters)
 
 
 def _count_until(records: Sequence[_Record], at: int) -> int:

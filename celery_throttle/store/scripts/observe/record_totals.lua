@@ -1,10 +1,10 @@
 -- record_totals.lua: records the totals of limits, so that what was counted in a time can be read later.
--- A record is text: when (us), how many tasks waited, then counters and their totals; see `counters.lua`. Between two
+-- A record is text: when (us), how many tasks waited, how many of them a pause held up, then counters and their totals; see `counters.lua`. Between two
 -- records the totals have grown steadily, as far as anybody knows. Recent records are 10 s apart and cover a quarter of
 -- an hour; the others are 10 minutes apart and cover a week. A limit whose totals do not change gets no records.
 -- KEYS  1   set: names of limits
 --       2   string: when (us) the last records were made, and when before that
---       then head of the keys `backlog`; last: head of the totals
+--       then heads of the keys `backlog`, `pause` and `paused_keys`; last: head of the totals
 -- ARGV  2   cursor: '0' at first, then the one that the last call replied
 --       3   the shortest time (us) between two records
 -- Reply cursor of the next call; '0' at the end, and if the last records are recent.
@@ -28,11 +28,6 @@ end
 local function totals_of(name)
   local found = redis.call('HGETALL', KEYS[#KEYS] .. name)
   return found[1] and ' ' .. table.concat(found, ' ')
-end
-
-local function waiting_of(name)
-  local without_key = tonumber(redis.call('GET', KEYS[3] .. name) or 0)
-  return without_key + (redis.call('ZSCORE', KEYS[#KEYS] .. name .. '/keys', '') or 0)
 end
 
 local function last_of(key)
@@ -68,10 +63,12 @@ local found = redis.call('SSCAN', KEYS[1], ARGV[2], 'COUNT', 100)
 for _, name in ipairs(found[2]) do
   local totals = totals_of(name)
   if totals then
-    local key, about = KEYS[#KEYS] .. name, ' ' .. format_integer(waiting_of(name)) .. totals
+    local key = KEYS[#KEYS] .. name
+    local waiting, paused = count_backlog(name, key, KEYS[3], KEYS[4], KEYS[5])
+    local about = ' ' .. format_integer(waiting) .. ' ' .. format_integer(paused) .. totals
     local in_week = last_of(key .. '/week')
     -- A limit without records is new: its totals were 0.
-    local first = in_week or format_integer(before > 0 and before or now - ARGV[3]) .. ' 0'
+    local first = in_week or format_integer(before > 0 and before or now - ARGV[3]) .. ' 0 0'
     append(key .. '/recent', about, before, first, RECENT, RECENT_KEPT_MS)
     if is_tenth_minute or not in_week then
       append(key .. '/week', about, before - before % OTHERS_INTERVAL, first, OTHERS, OTHERS_KEPT_MS)
