@@ -4,7 +4,8 @@
 --       then heads of the keys `backlog`, `pause` and `paused_keys`; last: head of the totals
 -- ARGV  2   name of the limit
 --       3   since when (us from now, backwards)
--- Reply {now (us), when (us) the last records were made, tasks that wait, those of them that a pause holds up, {counter, total, ...}, {record, ...}}; the first record is the last one before.
+-- Reply {now (us), when (us) the last records were made, tasks that wait, those of them that a pause holds up, {counter,
+-- total, ...}, {record, ...}}; the first record is the last one before.
 
 local since, name = now - ARGV[3], ARGV[2]
 local low, high = 0, redis.call('LLEN', KEYS[1])

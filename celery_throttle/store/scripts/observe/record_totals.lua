@@ -1,6 +1,6 @@
 -- record_totals.lua: records the totals of limits, so that what was counted in a time can be read later.
--- A record is text: when (us), how many tasks waited, how many of them a pause held up, then counters and their totals; see `counters.lua`. Between two
--- records the totals have grown steadily, as far as anybody knows. Recent records are 10 s apart and cover a quarter of
+-- A record is text: when (us), how many tasks waited, how many of them a pause held up, then counters and their totals;
+-- see `counters.lua`. Between two records the totals have grown steadily, as far as anybody knows. Recent records are 10 s apart and cover a quarter of
 -- an hour; the others are 10 minutes apart and cover a week. A limit whose totals do not change gets no records.
 -- KEYS  1   set: names of limits
 --       2   string: when (us) the last records were made, and when before that
