@@ -61,7 +61,7 @@ def _slow(kind: type[Vendor]) -> type[Any]:
         def answer(self, request: dict[str, Any]) -> Reply:
             reply: Reply = super().answer(request)
             if reply.events is not None:
-                reply.pause = self.latency / len(reply.events)
+                reply.pause = self.latency / len(list(reply.events))
                 self.answering += self.latency
                 return reply
             seconds = reply.pause or (self.latency if reply.status == OK else 0.0)

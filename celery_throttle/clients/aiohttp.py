@@ -107,7 +107,7 @@ class _AiohttpExchange(Exchange[ClientResponse]):
         """The response releases its connection at the end of its body, read or not."""
         response.content = _PassingContent(response.content, call)  # type: ignore[assignment]  # it has the methods
         if response.connection is not None:
-            response.connection.add_callback(release_later(call))
+            response.connection.add_callback(release_later(call, response.content.is_eof))
         return True
 
 

@@ -230,7 +230,8 @@ class _AsyncStreamExchange(_StreamExchange):
 
     def watch(self, response: _Sent, call: GuardedCall[_Sent]) -> bool:
         # A cancelled call is not read to its end.
-        response.call.add_done_callback(release_later(call))
+        messages = response.call
+        messages.add_done_callback(release_later(call, lambda: not messages.cancelled()))
         return super().watch(response, call)
 
 

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -135,31 +135,55 @@ class _Urllib3Exchange(Exchange[Any]):
 
 
 def watch_body(raw: Any, call: GuardedCall[Any]) -> None:
-    """Let a call watch the body of a ``urllib3.HTTPResponse`` while it is streamed.
+    """Let a call watch the body of a ``urllib3.HTTPResponse`` while it is streamed or read.
 
     The call ends with the body, or when the response is closed or gives its connection back.
     """
-    read, close, is_streaming = raw.stream, raw.close, False
+    _Watch(raw, call)
 
-    def stream(*args: Any, **options: Any) -> Iterator[bytes]:
-        nonlocal is_streaming
-        is_streaming = True
+
+class _Watch:
+    """Stands in for the methods of a response that pass its body on."""
+
+    def __init__(self, raw: Any, call: GuardedCall[Any]) -> None:
+        self._call = call
+        self._is_passing = self._is_released = False
+        raw.stream = partial(self._stream, raw.stream)
+        for name in ("read", "read1"):
+            if hasattr(raw, name):
+                setattr(raw, name, partial(self._read, getattr(raw, name)))
+        raw.release_conn = partial(self._release, raw.release_conn)
+        raw.close = partial(self._close, raw.close)
+
+    def _stream(self, method: Any, *args: Any, **options: Any) -> Iterator[bytes]:
+        self._is_passing = True  # to its end: it may read
         try:
-            for piece in read(*args, **options):
-                call.feed(piece)
+            for piece in method(*args, **options):
+                self._call.feed(piece)
                 yield piece
         finally:
-            run_steps(call.finish())
+            run_steps(self._call.finish())
 
-    def finishing(method: Callable[[], None]) -> Callable[[], None]:
-        @wraps(method)
-        def finish() -> None:
-            method()
-            # urllib3 releases its connection before it returns the last piece.
-            if method is close or not is_streaming:
-                run_steps(call.finish())
+    def _read(self, method: Any, amt: int | None = None, *args: Any, **options: Any) -> bytes:
+        if self._is_passing:
+            return method(amt, *args, **options)  # type: ignore[no-any-return]  # bytes
+        self._is_passing, piece = True, b""
+        try:
+            piece = method(amt, *args, **options) or b""
+            self._call.feed(piece)
+        finally:
+            self._is_passing = False
+            if self._is_released:  # but pieces that are decoded may be left
+                is_last = not amt or amt < 0 or len(piece) < amt
+                run_steps(self._call.finish() if is_last else self._call.release())
+        return piece
 
-        return finish
+    def _release(self, method: Callable[[], None]) -> None:
+        method()
+        self._is_released = True
+        if not self._is_passing:  # urllib3 releases its connection before it returns the last piece
+            run_steps(self._call.finish())
 
-    raw.stream = stream
-    raw.release_conn, raw.close = finishing(raw.release_conn), finishing(close)
+    def _close(self, method: Callable[[], None]) -> None:
+        method()
+        run_steps(self._call.finish())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -89,6 +89,13 @@ class Api:
         self._server.server_close()
 
 
+class Body(NamedTuple):
+    """The body of a response that is streamed: all at once, or piece by piece."""
+
+    read: Callable[[], bytes]
+    pieces: Iterator[bytes]
+
+
 class Client:
     """A guarded client; ``get`` returns status and body."""
 
@@ -100,8 +107,8 @@ class Client:
     def get(self, path: str = "/", **headers: str) -> tuple[int, bytes]:
         raise NotImplementedError
 
-    def streamed(self) -> AbstractContextManager[Callable[[], bytes]]:
-        """Send a request; the function reads the body."""
+    def streamed(self) -> AbstractContextManager[Body]:
+        """Send a request whose body is streamed; at the end, close it, read or not."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -118,9 +125,9 @@ class Httpx(Client):
         return int(answer.status_code), bytes(answer.content)
 
     @contextmanager
-    def streamed(self) -> Iterator[Callable[[], bytes]]:
+    def streamed(self) -> Iterator[Body]:
         with self._client.stream("GET", "/") as answer:
-            yield answer.read
+            yield Body(answer.read, answer.iter_bytes())
 
     def close(self) -> None:
         self._client.close()
@@ -143,9 +150,9 @@ class Requests(Client):
         return answer.status_code, answer.content
 
     @contextmanager
-    def streamed(self) -> Iterator[Callable[[], bytes]]:
+    def streamed(self) -> Iterator[Body]:
         with self._session.get(self._url, stream=True, timeout=10) as answer:
-            yield lambda: answer.content
+            yield Body(lambda: answer.content, answer.iter_content(None))
 
     def close(self) -> None:
         self._session.close()
@@ -162,9 +169,9 @@ class Urllib3(Client):
         return answer.status, answer.data
 
     @contextmanager
-    def streamed(self) -> Iterator[Callable[[], bytes]]:
+    def streamed(self) -> Iterator[Body]:
         answer = self._manager.request("GET", self._url, preload_content=False)
-        yield lambda: answer.data
+        yield Body(lambda: answer.data, answer.stream())
         answer.close()
 
     def close(self) -> None:
@@ -181,6 +188,10 @@ class Looped(Client):
 
     def do(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
+
+    def each(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        while (item := self.do(anext(aiter(items), None))) is not None:
+            yield item
 
     async def _made(self) -> Any:
         raise NotImplementedError
@@ -214,10 +225,10 @@ class AsyncHttpx(Looped):
         return answer.status_code, answer.content
 
     @contextmanager
-    def streamed(self) -> Iterator[Callable[[], bytes]]:
+    def streamed(self) -> Iterator[Body]:
         stream = self._client.stream("GET", "/")
         answer = self.do(stream.__aenter__())
-        yield lambda: self.do(answer.aread())
+        yield Body(lambda: self.do(answer.aread()), self.each(answer.aiter_bytes()))
         self.do(stream.__aexit__(None, None, None))
 
     async def asked(self) -> None:
@@ -241,9 +252,9 @@ class Aiohttp(Looped):
         return answer
 
     @contextmanager
-    def streamed(self) -> Iterator[Callable[[], bytes]]:
+    def streamed(self) -> Iterator[Body]:
         answer = self.do(self._client.get("/").__aenter__())
-        yield lambda: self.do(answer.read())
+        yield Body(lambda: self.do(answer.read()), self.each(answer.content.iter_any()))
 
         async def close() -> None:
             answer.close()

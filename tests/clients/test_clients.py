@@ -237,8 +237,8 @@ def test_a_slot_is_held_until_the_body_was_read_or_closed(make: Make, limiter: L
     client = make(limiter["pool"])
     client.get()
     assert limiter["pool"].peek(0).remaining == 2
-    with client.streamed() as read:
-        read()
+    with client.streamed() as body:
+        body.read()
     until = time.monotonic() + 10
     while limiter["pool"].peek(0).remaining != 2:
         assert time.monotonic() < until

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -58,7 +58,7 @@ class Reply:
     status: int = 200
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
-    events: list[tuple[str, Any]] | None = None  #: of a stream: the name and the data of each
+    events: Iterable[tuple[str, Any]] | None = None  #: of a stream: the name and the data of each
     pause: float = 0.0  #: seconds between two events
 
 
@@ -168,7 +168,7 @@ class Vendor:
 
     def request_of(self, http: BaseHTTPRequestHandler, body: bytes) -> dict[str, Any]:  # noqa: ARG002
         """Return the request as the other methods read it."""
-        return dict(json.loads(body))
+        return dict(json.loads(body or b"{}"))
 
     def charges(self, request: dict[str, Any]) -> dict[str, float]:
         """Units that a request takes."""

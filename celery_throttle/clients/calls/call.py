@@ -302,13 +302,16 @@ class GuardedCall(Generic[R]):
                 _log_unreported(error)
 
 
-def release_later(call: GuardedCall[Any]) -> Callable[..., None]:
-    """Return a callback that releases the slot of a call, in a task of the running loop."""
+def release_later(call: GuardedCall[Any], may_read: Callable[[], bool]) -> Callable[..., None]:
+    """Return a callback for when a connection is free, which acts in a task of the running loop.
+
+    It releases the slot of a call, and ends the call unless its reader still has pieces to read.
+    """
     loop = asyncio.get_running_loop()
     tasks = set[asyncio.Task[None]]()
 
     def release(*_: Any) -> None:
-        task = loop.create_task(arun_steps(call.release()))
+        task = loop.create_task(arun_steps(call.release() if may_read() else call.finish()))
         tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(tasks.discard)
 

@@ -59,8 +59,9 @@ AWS = Profile(
         "https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html",
         "https://github.com/boto/botocore/blob/develop/botocore/retries/standard.py",
         "https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html",
+        "https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html#API_Invoke_Errors",
     ),
-    read_on=date(2026, 11, 25),
+    read_on=date(2026, 11, 26),
     quantities=(Quantity(TOKENS, ""), Quantity("capacity_units", "")),
     signs=(
         Sign(Meaning.FAILURE, codes=QUOTA_CODES),
@@ -70,7 +71,8 @@ AWS = Profile(
         OVERLOADS,
     ),
     codes=("Error.Code", "__type", "code"),
-    waits=(Wait("x-amz-retry-after", parse=parse_milliseconds),),
+    # Lambda's TooManyRequestsException has the second one, in seconds.
+    waits=(Wait("x-amz-retry-after", parse=parse_milliseconds), Wait("retry-after")),
     estimate=_estimate,
     usage=_usage,
 )

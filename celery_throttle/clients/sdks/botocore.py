@@ -151,7 +151,7 @@ class _EventReader:
     """Reads the events of AWS's binary streams, such as that of Bedrock's ``converse_stream``."""
 
     def __init__(self, call: GuardedCall[AWSResponse]) -> None:
-        self.finish = call.finish
+        self.finish, self.release = call.finish, call.release
         self._call = call
         self._buffer = EventStreamBuffer()
 
