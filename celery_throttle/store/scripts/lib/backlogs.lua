@@ -15,7 +15,7 @@ local function count_backlog(name, totals, backlogs, pauses, paused_keys)
     return waiting, waiting
   end
   local paused = 0
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', paused_keys .. name, '(' .. format_integer(now), '+inf',
+  for _, key in ipairs(redis.call('ZRANGE', paused_keys .. name, '(' .. format_integer(now), '+inf', 'BYSCORE',
                                   'LIMIT', 0, MAX_PAUSED_KEYS)) do
     paused = paused + (redis.call('ZSCORE', by_key, key) or 0)
   end
