@@ -21,6 +21,7 @@ from celery_throttle.observe.status.records import (
     read_periods,
 )
 from celery_throttle.observe.status.stored import limits_in_force, list_keys, read_stored
+from celery_throttle.observe.status_text import waits_text
 from celery_throttle.observe.text import amount, count, format_seconds
 from celery_throttle.observe.totals import Totals, add_totals
 from celery_throttle.observe.values import LimitStatus, Period
@@ -76,10 +77,9 @@ class Report:
             tasks that only a pause held up do not count.
         top_keys: The encoded keys of a limit with keys for which the most tasks wait now, and how
             many wait; at most 3.
-        median_wait: The median of the waits of claimed tasks, in seconds; None if no task was
-            claimed.
-        long_wait: The 95th percentile of the waits of claimed tasks, in seconds; None if no task
-            was claimed.
+        median_wait: Two numbers of seconds, between which the median of the waits of claimed tasks
+            is; the second may be infinite. None if no task was claimed.
+        long_wait: As ``median_wait``, of the 95th percentile.
         verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (the limit was
             hardly ever reached) or ``"unknown"`` (nothing was counted, or for less than a minute).
         advice: The verdict as a sentence of advice, with the reason.
@@ -93,8 +93,8 @@ class Report:
     peak_use: float | None
     at_limit: float
     top_keys: tuple[tuple[str, int], ...]
-    median_wait: float | None
-    long_wait: float | None
+    median_wait: tuple[float, float] | None
+    long_wait: tuple[float, float] | None
     verdict: str
     advice: str
 
@@ -217,7 +217,7 @@ def _advise(
     if at_limit > _MOSTLY and not totals.api_refusals:
         median, waits = totals.wait_quantile(0.5), ""
         if median is not None:
-            waits = f", half of the tasks waited {format_seconds(median)} or more"
+            waits = f", half of the tasks waited {format_seconds(median[0])} or more"
         return "too strict", (
             f"Raise it if the API allows more: {at}{waits}, and no refusal by the API was "
             f"reported.{shadow}"
@@ -248,11 +248,8 @@ def advice_text(report: Report) -> str:
 
 def report_pairs(report: Report) -> list[tuple[str, str]]:
     """Return the figures of a report with their names, without its time and its charts."""
-    totals, waits = report.totals, "none from lines"
+    totals = report.totals
     use = "" if report.use is None else f", {format_share(report.use)} of what it allows"
-    if report.median_wait is not None and report.long_wait is not None:
-        half, most = format_seconds(report.median_wait), format_seconds(report.long_wait)
-        waits = f"half up to {half}, 95% up to {most}"
     removed = " by drain, move or drop" if totals.removed else ""
     shadow = f"{totals.shadow_refused:,} would have been refused"
     pairs = [
@@ -262,7 +259,7 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("refused by API", f"{totals.api_refusals:,}"),
         ("by the shadow", shadow if _has_shadow(report.clauses) else ""),
         ("tasks that waited", f"{totals.parked:,}"),
-        ("waits", waits),
+        ("waits", waits_text(totals) or "none from lines"),
         ("waiting now by key", ", ".join(f"{key} {tasks:,}" for key, tasks in report.top_keys)),
         ("tasks dropped", _reasons(totals.dropped, _DROPS)),
         ("tasks removed", f"{totals.removed:,}{removed}"),

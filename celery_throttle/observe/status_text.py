@@ -198,11 +198,26 @@ def totals_text(totals: Totals) -> str:
         (totals.shadow_refused, f"{amount(totals.shadow_refused)} refused by a shadow limit"),
     ]
     text = ", ".join(text for total, text in named if total)
+    waits = waits_text(totals)
+    return f"{text}\nwaits: {waits}" if waits else text
+
+
+def waits_text(totals: Totals) -> str:
+    """Return ``"median 13 to 26 s, 95th percentile 26 to 51 s"``; empty if no task was claimed."""
     median, slowest = totals.wait_quantile(0.5), totals.wait_quantile(0.95)
-    if median is not None and slowest is not None:
-        text += f"\nhalf of the tasks waited up to {format_seconds(median)}, "
-        text += f"95% up to {format_seconds(slowest)}"
-    return text
+    if median is None or slowest is None:
+        return ""
+    return f"median {_range_text(*median)}, 95th percentile {_range_text(*slowest)}"
+
+
+def _range_text(low: float, high: float) -> str:
+    if not low:
+        return f"up to {format_seconds(high)}"
+    if isinf(high):
+        return f"above {format_seconds(low)}"
+    first, last = format_seconds(low), format_seconds(high)
+    same_unit = last.split()[1:] == first.split()[1:]
+    return f"{first.split()[0] if same_unit else first} to {last}"
 
 
 def change_text(change: Change) -> str:

@@ -117,25 +117,22 @@ class Totals:
         """The number of tasks that did not join a line."""
         return sum(tasks for _, tasks in self.dropped)
 
-    def wait_quantile(self, share: float) -> float | None:
-        """Return the wait that a share of the claimed tasks did not exceed.
+    def wait_quantile(self, share: float) -> tuple[float, float] | None:
+        """Return the bucket of the wait that a share of the claimed tasks did not exceed.
 
         Args:
             share: 0 to 1; 0.5 for the median.
 
         Returns:
-            Seconds, interpolated within a bucket; None if no task was claimed.
+            Two numbers of seconds, between which the wait is; the second may be infinite. None if
+            no task was claimed.
         """
         rest = share * self.claimed
-        if not self.claimed:
-            return None
         for n, tasks in enumerate(self.waits):
-            if rest <= tasks:
-                low = WAIT_BOUNDS[n - 1] if n else 0.0
-                high = WAIT_BOUNDS[n] if n < WAIT_BUCKETS - 1 else low
-                return low + (high - low) * (rest / tasks if tasks else 0.0)
+            if tasks and rest <= tasks:
+                return WAIT_BOUNDS[n - 1] if n else 0.0, WAIT_BOUNDS[n]
             rest -= tasks
-        return WAIT_BOUNDS[-2]
+        return None
 
 
 #: The totals that the scripts count by their names, one by one.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
 
 from celery_throttle import LimitValueError
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.observe.report import report_pairs
 from celery_throttle.observe.status.records import read_periods, record_totals
+from celery_throttle.observe.status_text import totals_text, waits_text
 from celery_throttle.observe.totals import Totals, read_totals
 from tests.protocol import SECOND, Protocol
 
@@ -255,7 +258,23 @@ def test_waits(lines: Protocol) -> None:
     assert report.totals.claimed == 20
     assert report.totals.granted == 30
     assert 150 < report.totals.waited < 270
-    assert report.median_wait is not None
-    assert 6.4 < report.median_wait <= 12.8
-    assert report.long_wait is not None
-    assert 12.8 < report.long_wait <= 25.6
+    assert (report.median_wait, report.long_wait) == ((6.4, 12.8), (12.8, 25.6))
+    waits = "median 6.4 to 13 s, 95th percentile 13 to 26 s"
+    assert ("waits", waits) in report_pairs(report)
+    assert totals_text(report.totals).endswith(f"\nwaits: {waits}")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "found", "text"),
+    [
+        (0, (0, 0.1), "up to 0.1 s"),
+        (9, (25.6, 51.2), "26 to 51 s"),
+        (10, (51.2, 102.4), "51 s to 1 min 42 s"),
+        (20, (52428.8, inf), "above 14 h 33 min"),
+    ],
+)
+def test_a_wait_is_known_by_its_bucket(bucket: int, found: tuple[float, float], text: str) -> None:
+    totals = Totals(waits=tuple(int(n == bucket) for n in range(21)))
+    assert totals.wait_quantile(0.5) == totals.wait_quantile(0.95) == found
+    assert waits_text(totals) == f"median {text}, 95th percentile {text}"
+    assert Totals().wait_quantile(0.5) is None
