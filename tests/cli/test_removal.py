@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_throttle.cli.shared.console import progress_bar
 from celery_throttle.observe.status import fleet
 from tests.cli.conftest import Shell, fill
 from tests.servers.server import wait_until
@@ -101,3 +102,9 @@ def test_what_they_need(app: Any) -> None:
     for words in (["drain", "--all"], ["move", "mail", "--queue", "slow"], ["drop", "mail"]):
         assert "this needs the app" in Shell(app, "celery-throttle").run(*words, code=2)
     assert "'nope' is not defined" in Shell(app, "celery").run("drain", "nope", "--yes", code=4)
+
+
+def test_no_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("Drop") as update:
+        update(1, 2)
+    assert capsys.readouterr().err == ""

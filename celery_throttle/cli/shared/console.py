@@ -130,7 +130,13 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Context: a progress bar on standard error; call it with what is done, and the total."""
+    """Context: a progress bar on standard error; call it with what is done, and the total.
+
+    Nothing is shown if that is no terminal, where click would print the label alone.
+    """
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
         def update(done: int, total: int) -> None:
