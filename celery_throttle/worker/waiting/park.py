@@ -26,6 +26,7 @@ from celery_throttle.errors import (
     WaitTooLongError,
 )
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us, wait_to_seconds
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import read_takes
 from celery_throttle.operations.plan import Plan
@@ -81,7 +82,7 @@ class WaitingPolicy(ABC):
             except StoreError as error:
                 for one, holder in rest:
                     one.request.throttle_state.in_doubt = True
-                    self.slots.release(holder, self._slot_keys(one.requirement, one.limits.slots))
+                    self.slots.release(holder, self._slot_keys(one.requirement.refs))
                 results += [error] * len(rest)
             else:
                 pairs = zip(rest, replies, strict=False)
@@ -147,15 +148,15 @@ class WaitingPolicy(ABC):
 
     def hold_slots(self, request: Any, limits: TaskLimits, requirement: Requirement) -> None:
         """Record the slots of a task that runs during an outage, to report them later."""
-        keys = self._slot_keys(requirement, limits.slots)
+        keys = self._slot_keys(requirement.refs[index] for index in limits.slots)
         self.slots.hold(request, self._holder(request), keys)
 
     def _holder(self, request: Any) -> str:
         """Return a new name under which a task may hold slots."""
         return self.slots.holder(self.token(), request.id)
 
-    def _slot_keys(self, requirement: Requirement, indexes: Iterable[int]) -> list[SlotKeys]:
-        keys, refs = self.throttle.keys, [requirement.refs[index] for index in indexes]
+    def _slot_keys(self, refs: Iterable[LimitRef]) -> list[SlotKeys]:
+        keys = self.throttle.keys
         return [SlotKeys(keys.entries(ref), keys.waiting_lists(ref)) for ref in refs]
 
 
