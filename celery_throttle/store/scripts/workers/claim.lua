@@ -83,16 +83,16 @@ local function follow_queue_clock(queue)
   elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
     redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', now)
   end
-  return -(gap or -CLOSE_GAP)
+  return -(gap or -CLOSE / 2)
 end
 
--- Starts that are less far (us) apart are claimed several in one call. The gap (us) between two polls for them, if
--- workers poll in time; and the shortest and the longest gap between two polls.
-local CLOSE, CLOSE_GAP, SHORTEST_GAP, LONGEST_GAP = 20000, 10000, 2500, 100000
+-- Starts that are less far (us) apart are claimed several in one call, if workers poll in time. The shortest and the
+-- longest gap (us) between two polls.
+local CLOSE, SHORTEST_GAP, LONGEST_GAP = 20000, 2500, 100000
 
 -- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are halved, and grow by GROWTH again
 -- with each call that is not late.
-local LATE, GROWTH = 2 / 5, 17 / 16
+local LATE, GROWTH = 1 / 5, 9 / 8
 
 -- A worker that is woken polls this long (us) after its last poll at the earliest.
 local WAKE_UP_DELAY = 5000
@@ -112,32 +112,39 @@ local function other_polls(queue, from)
 end
 
 -- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
--- that is one gap behind the last one taken. So polls a second depend on the gap, and not on the number of workers. Two
--- workers take the first time if starts are far apart; other times are then whole gaps from the first.
+-- that is whole gaps from the first. So polls a second depend on the gap, and not on the number of workers. A poll that is
+-- much later than a time does not take it.
 local function free_poll_time(queue, from, gap)
-  local polls, are_far, free = other_polls(queue, from - CLOSE_GAP / 2), gap >= CLOSE, from
-  if are_far and (not polls[2] or polls[2] >= from + CLOSE_GAP) then
-    return from
-  end
+  local near = math.min(gap, CLOSE) / 4
+  local polls, free = other_polls(queue, from - 2 * near), from
   for i = 1, #polls do
-    local other = polls[i]
-    if other >= free + gap then
+    if polls[i] >= free + near then
       break
+    elseif polls[i] > free - 2 * near then
+      free = free + gap
     end
-    free = math.max(free, are_far and from + math.floor((other - from) / gap + 1.5) * gap or other + gap)
   end
   return free
 end
 
--- The gap (us) between two polls of a queue, from which this call took tasks or not: it is the time between two starts.
--- `before` is what was measured before. If starts are close to each other, so are polls where workers poll late.
+-- Whether a start so far ahead is left to a worker that polls soon: it claims the start after it in the same call.
+local function is_left(queue, due, gap)
+  return gap < CLOSE and due > now + call.free_horizon * 3 / 4
+         and redis.call('ZCOUNT', queue[POLLS], now, due - call.free_horizon * 2 / 5) > 0
+end
+
+-- The gap (us) between two polls of a queue, from which this call took tasks or not: the time between two starts or, if
+-- starts are close to each other, between the first and the last one that half a horizon has, and one more: these are
+-- booked by one poll that is half a horizon ahead. Where workers poll late, polls are closer. `before` is what was
+-- measured before.
 local function measure_gap(before, due, has_taken)
   local spacing = has_taken and call.last_start and due - call.last_start or 0
   if spacing >= CLOSE then
     return math.min(LONGEST_GAP, spacing)
   elseif spacing > 0 then
     local own = math.floor(call.is_late and before / 2 or before * GROWTH)
-    return math.max(SHORTEST_GAP, math.min(CLOSE_GAP, own))
+    local starts = math.min(call.wanted, math.floor(call.free_horizon / 2 / spacing) + 1)
+    return math.max(SHORTEST_GAP, math.min(CLOSE - 1, starts * spacing, own))
   end
   return before
 end
@@ -185,7 +192,7 @@ local function next_poll_time(queue, due, gap_before, has_taken)
     if #call.taken == call.wanted then
       redis.call('ZREM', polls, call.channel)
       wake_others(polls, due)
-      is_now = call.wanted == 0 or due <= now + math.min(gap, CLOSE_GAP)
+      is_now = call.wanted == 0 or due <= now + math.min(gap, CLOSE / 2)
     end
     if not is_now and due - call.free_horizon < poll then
       poll = poll_time(queue, due, gap)
@@ -227,7 +234,8 @@ for key = 5, #KEYS - 1, 4 do
   local queue = { KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3] }
   local gap, taken_before = follow_queue_clock(queue), #call.taken
   local waiting, due = earliest_list(queue)
-  while waiting and #call.taken < call.wanted and call.visits > 0 and due <= now + booking_horizon() do
+  while waiting and #call.taken < call.wanted and call.visits > 0 and due <= now + booking_horizon()
+        and not is_left(queue, due, gap) do
     call.is_late = call.is_late or due < now + call.free_horizon * LATE
     serve = serve or serve_list() -- what decides is defined only if a list is due
     serve(queue, waiting)
