@@ -92,7 +92,7 @@ local CLOSE, SHORTEST_GAP, LONGEST_GAP = 20000, 2500, 100000
 
 -- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are halved, and grow by GROWTH again
 -- with each call that is not late.
-local LATE, GROWTH = 1 / 5, 9 / 8
+local LATE, GROWTH = 3 / 10, 33 / 32
 
 -- A worker that is woken polls this long (us) after its last poll at the earliest.
 local WAKE_UP_DELAY = 5000
@@ -113,10 +113,13 @@ end
 
 -- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
 -- that is whole gaps from the first. So polls a second depend on the gap, and not on the number of workers. A poll that is
--- much later than a time does not take it.
+-- much later than a time does not take it. Two workers take the first time if starts are far apart.
 local function free_poll_time(queue, from, gap)
   local near = math.min(gap, CLOSE) / 4
   local polls, free = other_polls(queue, from - 2 * near), from
+  if gap >= CLOSE and (not polls[2] or polls[2] >= from + 2 * near) then
+    return from
+  end
   for i = 1, #polls do
     if polls[i] >= free + near then
       break
@@ -129,24 +132,26 @@ end
 
 -- Whether a start so far ahead is left to a worker that polls soon: it claims the start after it in the same call.
 local function is_left(queue, due, gap)
-  return gap < CLOSE and due > now + call.free_horizon * 3 / 4
-         and redis.call('ZCOUNT', queue[POLLS], now, due - call.free_horizon * 2 / 5) > 0
+  local is_early = gap > CLOSE / 2 and gap < CLOSE and due > now + call.free_horizon * 3 / 4
+  return is_early and (other_polls(queue, now)[1] or due) <= due - call.free_horizon * LATE
 end
 
--- The gap (us) between two polls of a queue, from which this call took tasks or not: the time between two starts or, if
--- starts are close to each other, between the first and the last one that half a horizon has, and one more: these are
--- booked by one poll that is half a horizon ahead. Where workers poll late, polls are closer. `before` is what was
--- measured before.
+-- The gap (us) between two polls of a queue, from which this call took tasks or not. It is the time between two starts;
+-- if these are close to each other, half a horizon, or as many whole times between two starts as one poll can book that
+-- is half a horizon ahead. Where workers poll late, polls are closer. `before` is what was measured before.
 local function measure_gap(before, due, has_taken)
   local spacing = has_taken and call.last_start and due - call.last_start or 0
   if spacing >= CLOSE then
     return math.min(LONGEST_GAP, spacing)
-  elseif spacing > 0 then
-    local own = math.floor(call.is_late and before / 2 or before * GROWTH)
-    local starts = math.min(call.wanted, math.floor(call.free_horizon / 2 / spacing) + 1)
-    return math.max(SHORTEST_GAP, math.min(CLOSE - 1, starts * spacing, own))
+  elseif spacing <= 0 then
+    return before
   end
-  return before
+  local own = math.floor(call.is_late and before / 3 or before * GROWTH)
+  if own < CLOSE / 2 then
+    return math.max(SHORTEST_GAP, own)
+  end
+  local starts = math.min(call.wanted, math.floor(call.free_horizon / 2 / spacing) + 1)
+  return math.max(CLOSE / 2, math.min(CLOSE - 1, starts * spacing))
 end
 
 -- Wake others for a list that is due (us) then, as this worker has no process: unless one polls in time anyway, which is
