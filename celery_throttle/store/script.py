@@ -39,7 +39,7 @@ _RARE = re.compile(r"^local function (\w+)\(.*\) -- rare$", re.MULTILINE)
 # Names that are mentioned, without fields and what is assigned to.
 _NAME = re.compile(r"'[^']*'|(?<![\w.])([A-Za-z_]\w*)\b(?! =[^=])")
 
-_VALUE = r"(?:'[^']*'|[\dA-Z_(][\dA-Z_ ^*()]*)"
+_VALUE = r"(?:'[^']*'|[\dA-Z_(][\dA-Z_ ^*/()]*)"
 _CONSTANTS = re.compile(
     rf"^local ([A-Z_]+(?:, [A-Z_]+)*) = ({_VALUE}(?:, {_VALUE})*)\n", re.MULTILINE
 )

@@ -90,8 +90,8 @@ end
 -- longest gap (us) between two polls.
 local CLOSE, SHORTEST_GAP, LONGEST_GAP = 20000, 2500, 100000
 
--- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are halved, and grow by GROWTH again
--- with each call that is not late.
+-- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are a third, and grow by GROWTH
+-- again with each call that is not late.
 local LATE, GROWTH = 3 / 10, 33 / 32
 
 -- A worker that is woken polls this long (us) after its last poll at the earliest.
@@ -164,8 +164,7 @@ local function wake_others(polls, due)
 end
 
 -- When (us) this worker polls for a list that is due (us) then: a horizon ahead, so that a late poll delays no start. For
--- a start that is far from others two workers poll. Several close ones are claimed in one call, at least half a horizon
--- ahead; if a worker is late, the next one is in time.
+-- a start that is far from others two workers poll. Several close ones are claimed in one call, half a horizon ahead.
 local function poll_time(queue, due, gap)
   local from = math.max(now, due - call.free_horizon)
   if gap < CLOSE then
