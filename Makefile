@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all test-nightly faults smoke soak bench celery-suite docs package plots pictures screenshots keys compose matrix lint types check clean
+.PHONY: demo test test-all test-nightly faults smoke soak bench celery-suite docs package plots pictures screenshots keys compose matrix lint types workflows coverage check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -103,10 +103,24 @@ types: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/pyright
 
+# The workflows of GitHub.
+workflows: .venv/.workflows
+	$(BIN)/actionlint
+
+# The short suite, with the share of lines and branches that it runs: coverage.md, and htmlcov/ to read.
+# Workers and their processes count as well.
+coverage: .venv/.test .venv/.coverage .venv/monitors/.stamp
+	$(BIN)/coverage erase
+	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest --dist worksteal --maxprocesses 4 --numprocesses $(MORE_THAN_CORES) $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report --format markdown > coverage.md
+	$(BIN)/coverage report --skip-covered
+
 check: lint types docs package test-all smoke faults
 
 clean:
-	rm -rf .nox .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .nox .venv build coverage.md dist docs/_build htmlcov .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp for each extra. A half-made .venv (Debian without python3-venv) is made anew.

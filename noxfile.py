@@ -43,10 +43,29 @@ def celery(session: nox.Session, celery: str) -> None:
 
 @nox.session
 def prerelease(session: nox.Session) -> None:
-    """Test the newest Celery, with its pre-releases and those of what it is made of."""
-    packages = ("celery", "kombu", "billiard", "vine", "amqp")
+    """Test pre-releases of Celery, of what it is made of, and of redis-py."""
+    packages = ("celery", "kombu", "billiard", "vine", "amqp", "redis")
     session.install("--editable", ".[test]")
     session.install("--upgrade", "--prerelease", "allow", *packages)
+    run_tests(session, *TESTS)
+
+
+@nox.session
+@nox.parametrize("redis", ["5.3", "6.4", "7.4", "8.1"])
+def redis_py(session: nox.Session, redis: str) -> None:
+    """Test the last minor version of each major version of redis-py."""
+    session.install("--editable", ".[test]")
+    session.install("--no-deps", f"redis=={redis}.*")
+    run_tests(session, *TESTS, *SERVER_TESTS)
+
+
+@nox.session
+def development(session: nox.Session) -> None:
+    """Test the main branches of Celery, kombu and redis-py."""
+    archive = "https://github.com/{}/archive/refs/heads/{}.zip"
+    branches = (("celery/celery", "main"), ("celery/kombu", "main"), ("redis/redis-py", "master"))
+    session.install("--editable", ".[test]")
+    session.install("--upgrade", *(archive.format(*branch) for branch in branches))
     run_tests(session, *TESTS)
 
 

@@ -45,6 +45,7 @@ NAMES = (
     "tenants",
     "speed",
     "algorithms",
+    "regression",
 )
 
 
@@ -60,7 +61,7 @@ def main() -> None:
         "--against",
         type=Path,
         metavar="PATH",
-        help="another checkout, which `paced` compares with",
+        help="another checkout, which `paced` and `regression` compare with",
     )
     parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()
@@ -80,7 +81,7 @@ def main() -> None:
     )
     began = time.monotonic()
     results: list[Result] = []
-    for name in arguments.names or NAMES:
+    for name in arguments.names or (name for name in NAMES if name != "regression"):
         result: Result = import_module(f"benchmarks.{name}").run(options)
         results.append(result)
         out.print(result.table())
@@ -90,6 +91,8 @@ def main() -> None:
         report = {"quick": arguments.quick, "seconds": round(seconds), "machine": _machine()}
         report["benchmarks"] = [result.as_dict() for result in results]
         arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    missed = any(one.met is False for result in results for one in result.figures)
+    sys.exit(1 if missed else 0)
 
 
 def _summary(results: list[Result]) -> str:

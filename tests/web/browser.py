@@ -1,4 +1,4 @@
-"""Debian's Chromium, without a window."""
+"""Chromium or Chrome, without a window."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from tests.servers.server import wait_until
 
+BROWSER, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), "chromedriver"
+
 
 def has_browser() -> bool:
-    return all(map(shutil.which, ("chromium", "chromedriver")))
+    return BROWSER is not None and shutil.which(DRIVER) is not None
 
 
 needs_browser = pytest.mark.skipif(not has_browser(), reason="no chromium and chromedriver")
@@ -25,7 +27,7 @@ def open_browser(*options: str, script: bool = True) -> Iterator[Any]:
     from selenium import webdriver  # noqa: PLC0415  # only with a browser
 
     about = webdriver.ChromeOptions()
-    about.binary_location = shutil.which("chromium") or ""
+    about.binary_location = BROWSER or ""
     for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", *options):
         about.add_argument(option)
     about.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -33,7 +35,7 @@ def open_browser(*options: str, script: bool = True) -> Iterator[Any]:
         about.add_experimental_option(
             "prefs", {"profile.managed_default_content_settings.javascript": 2}
         )
-    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
+    service = webdriver.ChromeService(executable_path=shutil.which(DRIVER))
     driver = webdriver.Chrome(options=about, service=service)
     try:
         yield driver
