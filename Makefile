@@ -31,11 +31,12 @@ test-all: .venv/.test .venv/monitors/.stamp
 test-nightly: .venv/.test .venv/monitors/.stamp
 	TESTS=nightly $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
-# Servers, workers, brokers and clocks fail, for some minutes; prints a table.
+# Servers, workers, brokers and clocks fail, for some minutes; prints a table. At other moments:
+# FAULTS_SEED=7 make faults
 faults: .venv/.test
 	$(BIN)/python -m pytest -m faults tests/faults $(ARGS)
 
-# The same for as long as asked, at other moments each time: make soak MINUTES=600
+# A mixed load for as long as asked, on which a worker is killed each minute: make soak MINUTES=600
 soak: .venv/.test
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
 

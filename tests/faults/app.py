@@ -41,6 +41,7 @@ LIMITS = {
     "open": "20/s outage open",
     "closed": "20/s outage closed",
     "slots": "4 at once",
+    "mail": "5/s burst 2",
 }
 throttle = Throttle(app, LIMITS | CHANGED, url=os.environ.get("THROTTLE_URL"))
 _records: Any = None
@@ -109,6 +110,21 @@ def late_held(self: Any, number: int) -> None:
     start(self, number)
     _records.blpop("faults:let-go", 60)
     record("ends", number=number)
+
+
+@app.task(bind=True, throttle="mail:{tenant}", acks_late=True)
+def mailed(self: Any, number: int, tenant: str) -> None:  # noqa: ARG001  # its key
+    start(self, number)
+
+
+@app.task(bind=True, throttle="api", acks_late=True, max_retries=1)
+def failing(self: Any, number: int) -> None:
+    """Fail, and fail again when it is retried."""
+    if self.request.retries == 0:
+        start(self, number)
+    else:
+        record("retried", number=number)
+    raise self.retry(exc=ValueError("of the soak"), countdown=0.5)
 
 
 @app.task(bind=True)

@@ -92,10 +92,13 @@ class Bench:
         for worker in started:
             worker.wait_until_ready()
 
-    def send(self, task: str, numbers: Iterable[int], *args: Any) -> None:
+    def send(
+        self, task: str, numbers: Iterable[int], *args: Any, task_id: str | None = None
+    ) -> None:
         for number in numbers:
             getattr(faults, task).apply_async(
                 (number, *args),
+                task_id=task_id,
                 connection=self._link,
                 exchange=self.queue,
                 routing_key=self.queue,

@@ -1,4 +1,4 @@
-"""How often each fault is repeated, and when it comes: what ``make faults`` and ``make soak`` set.
+"""How often each fault is repeated, and when it comes: for ``make faults``.
 
 ``FAULTS_SCALE``: times as often as in CI. ``FAULTS_SEED``: for moments that are other ones.
 """
