@@ -37,6 +37,7 @@ NAMES = (
     "shared",
     "server",
     "paced",
+    "workers",
     "steps",
     "slots",
     "forecasts",

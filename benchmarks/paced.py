@@ -112,10 +112,10 @@ def measure(load: Load, root: Path) -> Cost:
             for _ in range(load.workers)
         ]
         ready(workers)
-        before = _state(stage.store)
+        before = state_of(stage.store)
         ids = stage.send("keyed" if keys else "limited", total, keys=keys)
         wait_until(lambda: sum(worker.count() for worker in workers) >= total, f"{total} starts")
-        cost = _cost(before, _state(stage.store), total)
+        cost = cost_between(before, state_of(stage.store), total)
         starts = sorted((m for w in workers for m in w.marks()), key=lambda mark: mark.time)
     key_of = {task_id: number % max(1, load.keys) for number, task_id in enumerate(ids)}
     by_key = defaultdict(list)
@@ -128,7 +128,7 @@ def measure(load: Load, root: Path) -> Cost:
     )
 
 
-def _state(server: redis.Redis) -> tuple[float, int, int]:
+def state_of(server: redis.Redis) -> tuple[float, int, int]:
     """Return the seconds of the processor, the commands and the calls of scripts so far."""
     cpu: Any = server.info("cpu")
     stats: Any = server.info("commandstats")
@@ -137,7 +137,8 @@ def _state(server: redis.Redis) -> tuple[float, int, int]:
     return seconds, sum(calls.values()), calls.get("cmdstat_evalsha", 0)
 
 
-def _cost(before: tuple[float, int, int], after: tuple[float, int, int], tasks: int) -> Cost:
+def cost_between(before: tuple[float, int, int], after: tuple[float, int, int], tasks: int) -> Cost:
+    """Return the cost of one of so many tasks, from what :func:`state_of` returned."""
     seconds, commands, calls = (now - then for now, then in zip(after, before, strict=True))
     return Cost(seconds * 1e6 / tasks, commands / tasks, calls / tasks)
 
@@ -168,10 +169,10 @@ def _bullmq(options: Options) -> Iterator[Figure]:
         port = free.getsockname()[1]
     url = f"redis://127.0.0.1:{port}"
     with ValkeyServer(port=port), redis.Redis.from_url(url) as client:
-        before = _state(client)
+        before = state_of(client)
         program = _BULLMQ.replace("PORT", str(port)).replace("COUNT", str(count))
         subprocess.run((node, "-e", program), cwd=folder, check=True, capture_output=True)
-        cost = _cost(before, _state(client), count)
+        cost = cost_between(before, state_of(client), count)
     yield Figure("BullMQ, 1 per 10 ms: processor time of the server a job", "us", cost.us)
     yield Figure("  commands a job", "", cost.commands)
     yield Figure("  calls of scripts a job", "", cost.calls)

@@ -40,10 +40,10 @@ def late(most: int) -> Callable[[], int]:
     return lambda: random.randint(0, most)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8, 32, 64])
+@pytest.mark.parametrize("workers", [1, 2, 8, 32, 64, 150])
 def test_polls_do_not_grow_with_the_workers(lines: Protocol, workers: int) -> None:
     """At most two workers poll for one start; what has ended is reported with these polls."""
-    park(lines, 150)
+    park(lines, 150 + workers)
     pool = Workers(lines, workers)
     pool.run(1 + workers * SPACING / SECOND)  # the workers begin all at once
     began, before = len(pool.gaps()), sum(pool.calls.values())
@@ -127,6 +127,14 @@ def test_idle_workers_poll_once_a_second(lines: Protocol) -> None:
     pool = Workers(lines, 64)
     pool.run(5)
     assert sum(pool.calls.values()) <= 5 * 64
+
+
+def test_idle_workers_of_one_queue_poll_a_hundred_times_a_second(lines: Protocol) -> None:
+    pool = Workers(lines, 500)
+    pool.run(6)  # they begin one after the other
+    before = sum(pool.calls.values())
+    pool.run(10)
+    assert sum(pool.calls.values()) - before <= 10 * 105
 
 
 def test_a_worker_whose_process_is_taken_polls_for_the_next_start(lines: Protocol) -> None:

@@ -75,6 +75,11 @@ class Workers:
                 event()
         lines.now = end
 
+    def wake(self, worker: Worker) -> None:
+        """Let a worker poll now, such as one that had been stopped."""
+        worker.poll_at = None
+        self._set_poll(worker, self.lines.now)
+
     def used(self, spacing: float, since: int = 0) -> float:
         """Return the share of the quota that was used by the limit or key that did worst."""
         shares = []

@@ -100,9 +100,13 @@ local WAKE_UP_DELAY = 5000
 -- The member of `polls` whose score is minus the gap (us) between two polls.
 local GAP = ' '
 
+-- How many polls of other workers a call looks at; and the workers of a queue above which each polls less often while it
+-- has nothing to do.
+local MOST_POLLS, IDLE_WORKERS = 64, 100
+
 -- When (us) other workers poll a queue, from a time (us) on.
 local function other_polls(queue, from)
-  local polls, times = redis.call('ZRANGE', queue[POLLS], from, '+inf', 'BYSCORE', 'LIMIT', 0, 64, 'WITHSCORES'), {}
+  local polls, times = redis.call('ZRANGE', queue[POLLS], from, '+inf', 'BYSCORE', 'LIMIT', 0, MOST_POLLS, 'WITHSCORES'), {}
   for i = 1, #polls, 2 do
     if polls[i] ~= call.channel then
       times[#times + 1] = tonumber(polls[i + 1])
@@ -122,10 +126,14 @@ local function free_poll_time(queue, from, gap)
   end
   for i = 1, #polls do
     if polls[i] >= free + near then
-      break
+      return free
     elseif polls[i] > free - 2 * near then
       free = free + gap
     end
+  end
+  if #polls >= MOST_POLLS - 1 then -- no time is free among these
+    local last = redis.call('ZRANGE', queue[POLLS], '+inf', from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    free = math.max(free, tonumber(last) + gap)
   end
   return free
 end
@@ -179,10 +187,15 @@ local function earliest_list(queue)
   return earliest[1], tonumber(earliest[2])
 end
 
+-- When (us) this worker polls a queue for which nothing is due soon: the more workers do so, the less often each polls.
+local function idle_poll_time(polls)
+  return now + math.floor(call.max_sleep * math.max(1, redis.call('ZCOUNT', polls, now, '+inf') / IDLE_WORKERS))
+end
+
 -- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
 -- that is now. A worker that has no process for what is due wakes others. `gap_before` is what was measured before.
 local function next_poll_time(queue, due, gap_before, has_taken)
-  local polls, poll, gap = queue[POLLS], now + call.max_sleep, gap_before
+  local polls, gap = queue[POLLS], gap_before
   if due and call.visits == 0 or not due and redis.call('EXISTS', queue[LINES]) == 1 then
     redis.call('ZREM', polls, call.channel)
     if not due then
@@ -198,9 +211,6 @@ local function next_poll_time(queue, due, gap_before, has_taken)
       wake_others(polls, due)
       is_now = call.wanted == 0 or due <= now + math.min(gap, CLOSE / 2)
     end
-    if not is_now and due - call.free_horizon < poll then
-      poll = poll_time(queue, due, gap)
-    end
   end
   if gap ~= gap_before then
     redis.call('ZADD', polls, -gap, GAP)
@@ -209,8 +219,13 @@ local function next_poll_time(queue, due, gap_before, has_taken)
   if is_now then
     return now
   end
+  local is_soon = due and due - call.free_horizon < now + call.max_sleep
+  local poll = is_soon and poll_time(queue, due, gap) or idle_poll_time(polls)
+  if due and not is_soon and due - call.free_horizon < poll then
+    poll = poll_time(queue, due, gap)
+  end
   write_lease(polls, call.channel, poll)
-  redis.call('PEXPIRE', polls, expiry_ms(due and POLL_MEMORY or 2 * call.max_sleep))
+  redis.call('PEXPIRE', polls, expiry_ms(due and POLL_MEMORY or 2 * (poll - now)))
   return poll
 end
 
