@@ -16,6 +16,7 @@ from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import (
     ItemLike,
     LimitRef,
@@ -179,6 +180,14 @@ class LimiterCore:
     def current_run(self) -> TaskRun | None:
         """Return the run of a task of the app that makes this call, if it may step out."""
         return None
+
+    def current_task(self) -> tuple[str, str] | None:
+        """Return the id and the name of the task of a worker that makes this call."""
+        return None
+
+    def learn_plan(self, answers: Mapping[LimitRef, Feedback]) -> Plan[float]:
+        """Return the plan that applies what an answer says about each limit."""
+        return self.plans.learn(answers, self.current_task())
 
     def take(self, requirement: Requirement, max_wait: float) -> Decision:
         """Take the units of a requirement, or raise Throttled."""

@@ -20,6 +20,7 @@ from celery_throttle.observe.status.tasks import TaskStatus
 from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import (
+    ApiRefusal,
     Change,
     LimitDetails,
     LimitStatus,
@@ -220,6 +221,12 @@ def _range_text(low: float, high: float) -> str:
     return f"{first.split()[0] if same_unit else first} to {last}"
 
 
+def refusal_text(refusal: ApiRefusal) -> str:
+    """Return the key and the task of a refusal, as what follows its time; empty without both."""
+    key = "" if refusal.key is None else f", key {format_key(refusal.key)}"
+    return f"{key}, by task {refusal.task_id} ({refusal.task})" if refusal.task_id else key
+
+
 def change_text(change: Change) -> str:
     """Return what changed: texts of limits, or weights, and how long they or a pause last."""
     if change.action == "pause":
@@ -229,6 +236,8 @@ def change_text(change: Change) -> str:
         return "it had no end" if isinf(left) else f"{format_seconds(left)} before its end"
     if change.action in REMOVALS:
         return change.new
+    if change.action == "429":
+        return f"by {change.new}" if change.new else "-"
     if not change.old and not change.new:
         return "-"
     return f"{change.old or 'none'} -> {change.new or 'none'}{lasts_text(change)}"

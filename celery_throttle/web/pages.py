@@ -12,7 +12,13 @@ from celery_throttle.observe.report import advice_text, allowance_of, refusals_t
 from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
 from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
 from celery_throttle.observe.status.limits import read_named
-from celery_throttle.observe.status.stored import is_stored, list_keys, read_all, read_names
+from celery_throttle.observe.status.stored import (
+    is_stored,
+    list_keys,
+    read_all,
+    read_history,
+    read_names,
+)
 from celery_throttle.observe.status.tasks import explain_task
 from celery_throttle.observe.values import Change
 from celery_throttle.observe.waiting import MAX_LINES
@@ -201,11 +207,11 @@ def workers(site: Site) -> str:
 
 
 def history(site: Site) -> str:
-    """Show the changes of all limits, the newest first."""
+    """Show the changes of all limits and the last 429 of each, the newest first."""
     before = request.args.get("before") or None
     if before is not None and not _CHANGE_ID.fullmatch(before):
         abort(400, f"{before!r} is not the id of a change.")
-    changes = site.limiter.changes(most=_WIDE_ROWS + 1, before=before)
+    changes = site.run(read_history(site.observer, _WIDE_ROWS + 1, before))
     more = changes[_WIDE_ROWS - 1].id if len(changes) > _WIDE_ROWS else None
     return render_template("history.html", changes=changes[:_WIDE_ROWS], before=before, more=more)
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from celery_throttle import Limiter
+from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.records import record_totals
 from celery_throttle.web import create_app
 from tests.apps.operated import add_worker
@@ -102,6 +104,16 @@ def test_an_unknown_limit_among_many(redis_url: str) -> None:
     page = text_of(client.get("/limits/api-10000").text)
     assert "Similar names: api-100 , api-10 , api-910 Name" in page
     assert "api-" not in text_of(client.get("/limits/none").text)
+
+
+def test_the_last_429(site: Site) -> None:
+    throttle = site.app.throttle
+    assert "Last 429" not in site.read("/limits/mail")
+    answers = {LimitRef("mail", "t1"): Feedback(refused=True)}
+    throttle.run_plan(throttle.plans.learn(answers, ("id1", "send")))
+    for path in ("/limits/mail", "/limits/mail?key=t1"):
+        assert re.search(r"Last 429: .*, key t1 , by task id1 \(send\)", site.read(path))
+    assert "mail:t1 429 by task id1 (send)" in site.read("/history")
 
 
 def test_one_key(site: Site) -> None:
