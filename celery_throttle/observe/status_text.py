@@ -24,6 +24,7 @@ from celery_throttle.observe.values import (
     Change,
     LimitDetails,
     LimitStatus,
+    Preview,
     Stranded,
     Ungated,
     Usage,
@@ -130,6 +131,20 @@ def waiting_tasks_text(status: LimitStatus) -> str:
         return "no tasks"
     keys = f" of {count(status.waiting_keys, 'key')}" if status.waiting_keys else ""
     return f"{count(status.waiting, 'task')}{keys}"
+
+
+def shift_text(preview: Preview) -> str:
+    """Return how much earlier or later a change lets the last task start: ``"7 min earlier"``.
+
+    Empty if one of the two times is unknown, or a lower bound and the other is not.
+    """
+    before, after = preview.before, preview.after
+    pairs = (before.at, after.at), (before.earliest, after.earliest)
+    for first, last in pairs if bool(before.at) == bool(after.at) else ():
+        if first and last:
+            seconds = (last - first).total_seconds()
+            return f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'earlier'}"
+    return ""
 
 
 def cause_text(forecast: Forecast | None) -> str:
