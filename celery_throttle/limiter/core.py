@@ -71,6 +71,10 @@ class TaskRun(Protocol):
         """Step out because an API refused a request, or return whether to send it again here."""
 
 
+def _is_public(member: object) -> bool:
+    return ":meta private:" not in (member.__doc__ or "")
+
+
 class LimiterCore:
     """The core of :class:`celery_throttle.Limiter`: what it is made of, and what other parts call.
 
@@ -81,6 +85,13 @@ class LimiterCore:
     keys: Keys
     backend: Backend  #: where the limits are decided
     clock: Clock | None  #: replaces the server's
+
+    def __dir__(self) -> list[str]:
+        """Return the names that users call; other parts of the package call the others."""
+        members: dict[str, object] = {}
+        for cls in reversed(type(self).__mro__):
+            members |= vars(cls) if _is_public(cls) else {}
+        return sorted(name for name, value in members.items() if _is_public(value))
 
     @property
     def code_limits(self) -> Mapping[str, Limits]:

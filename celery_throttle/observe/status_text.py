@@ -30,12 +30,12 @@ from celery_throttle.observe.values import (
     Usage,
 )
 
-_UNKNOWN = (
-    "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
-    "or a worker has received it and runs it, or waits until its ETA; or it has ended; or it never "
-    "was sent to this app. Next: celery -A APP inspect query_task {task_id} shows whether a worker "
-    "has it; ls shows whether workers live."
-)
+_UNKNOWN = """\
+It does not wait in a line, and no worker has claimed it from one. Either
+- it is still at the broker (ls shows whether workers live);
+- a worker runs it, or waits for its ETA: celery -A APP inspect query_task {task_id};
+- it has ended; or
+- it was never sent to this app."""
 
 
 def age(seconds: float) -> str:
@@ -279,7 +279,7 @@ def task_text(status: TaskStatus, state: str | None = None) -> str:
     if status.location == "unknown" and state is not None:
         return f"{named} does not wait in a line. Its state in the result backend is {state}."
     if status.location == "unknown":
-        return f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
+        return f"{named} is unknown here.\n{_UNKNOWN.format(task_id=status.task_id)}"
     text = f"{named} waits in a line of {queue}"
     if status.position is not None and status.line_tasks is not None:
         text += f", {ordinal(status.position)} of {status.line_tasks:,}"

@@ -126,6 +126,7 @@ def test_why_of_an_unknown_task(shell: Shell) -> None:
     output = shell.run("why", "nobody", code=4)
     assert "Task nobody is unknown here." in output
     assert "inspect query_task" in output
+    assert max(map(len, output.splitlines())) <= 100
     assert shell.json("why", "nobody", code=4)["location"] == "unknown"
 
 
