@@ -73,6 +73,7 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
     if ref is not None:
         target.check_known(ref)
     preview = throttle.run_plan(preview_resume(throttle.observer, _refs(target, ref)))
+    result: dict[str, Any]
     if ref is None:
         names = throttle.resume_all(**author)
         result, text = {"limits": names}, _all_text("Resumed", names)

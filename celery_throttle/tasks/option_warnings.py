@@ -79,7 +79,7 @@ def find_in_settings(conf: Any, known: Collection[str]) -> Iterator[Misspelling]
         right = name if name in {*known, *TASK_ATTRIBUTES} else _find_right(name, known)
         certain = read and name.startswith(f"{OURS}_")
         if certain or right:
-            if right in known and prefixed and written.isupper():
+            if right and right in known and prefixed and written.isupper():
                 right = f"{prefix}{right.upper()}"
             yield Misspelling(f"app.conf: setting {_advise(written, right, known)}", certain)
 
