@@ -15,8 +15,8 @@ _HIGHEST = 100 / 1.1
 #: The times below the charts are at thirds of their length.
 _PARTS = 3
 
-#: The most round values of an axis, and a bit.
-_MOST_TICKS = 5
+#: The most round values of an axis: of a high chart, and of a low one.
+_HIGH_TICKS, _LOW_TICKS = 4, 2
 
 #: The width of a bar and its gap, in units.
 _WIDTH = 10
@@ -94,18 +94,18 @@ def _draw(
     )
     ticks = tuple(
         (round(value * scale, 1), f"{amount(round(value, 6))}{unit}")
-        for value in _round_values(highest, whole=not unit)
+        for value in _round_values(highest, _HIGH_TICKS if unit else _LOW_TICKS, whole=not unit)
     )
     heights = [None if rate is None else round(100 - rate * scale, 1) for rate in line]
     return Chart(label, bars, _step_path(heights), ticks, max(values))
 
 
-def _round_values(top: float, *, whole: bool) -> list[float]:
+def _round_values(top: float, most: int, *, whole: bool) -> list[float]:
     """Return round numbers up to the highest value: 1, 2 or 5 with zeros apart."""
     if not top:
         return []
     power = 10.0 ** floor(log10(top))
-    step = next(size * power for size in (0.5, 1, 2) if top / (size * power) <= _MOST_TICKS)
+    step = next(size * power for size in (0.5, 1, 2, 5) if floor(top / (size * power)) <= most)
     step = max(step, 1.0) if whole else step
     return [step * number for number in range(1, floor(top / step) + 1)]
 

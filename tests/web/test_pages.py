@@ -43,7 +43,7 @@ def test_a_pause_and_a_definition_have_their_authors(site: Site) -> None:
     assert re.fullmatch(f"mail Paused until {TIME} , by ann@web : incident 12", paused)
     assert re.fullmatch(f"run time until {TIME} , by bob@web : fewer", site.row("/", "day")[2])
     page = site.read("/limits/mail")
-    assert re.search(f"limit mail is paused until {TIME} , by ann@web : incident 12", page)
+    assert re.search(f"Paused until {TIME} , by ann@web : incident 12", page)
 
 
 def test_limits_are_searched_sorted_and_divided(site: Site) -> None:
