@@ -20,7 +20,7 @@ from celery_throttle.limits.requirement import LimitsLike, parse_definitions
 from celery_throttle.operations.author import Author
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.tasks.context import Run, current_run, declare_units_field
+from celery_throttle.tasks.context import Run, current_run, current_task, declare_units_field
 from celery_throttle.tasks.settings import Spec, check_lease
 from celery_throttle.tasks.task import CheckedSend, ThrottledTask
 from celery_throttle.tasks.task_limits import read_templates
@@ -315,6 +315,13 @@ class Throttle(AppLimits):
         :meta private:
         """
         return current_run(self)
+
+    def current_task(self) -> tuple[str, str] | None:
+        """Return the id and the name of the task of a worker that makes this call.
+
+        :meta private:
+        """
+        return current_task()
 
     def check(self) -> None:
         """Check the settings, the routes, the rules file and the limits of all tasks.

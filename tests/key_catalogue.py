@@ -194,7 +194,11 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             "eight days after the last count",
             "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
             "settle_reservation, withdraw",
-            (_KEYS.totals("<limit>"), "hash", "totals: counters of requests and tasks"),
+            (
+                _KEYS.totals("<limit>"),
+                "hash",
+                "totals: counters of requests and tasks, and the last 429",
+            ),
         ),
         *_kinds(
             Expiry.WHILE_IDLE,

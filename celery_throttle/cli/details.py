@@ -22,6 +22,7 @@ from celery_throttle.observe.status_text import (
     limit_text,
     nothing_stored_text,
     ref_text,
+    refusal_text,
     task_text,
     to_json,
     totals_text,
@@ -71,7 +72,13 @@ def _details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
         ("fan-outs", ", ".join(status.fan_outs)),
         (f"15 minutes{of_all}", _recent(status)),
         (f"in total{of_all}", totals_text(status.totals)),
+        (f"last 429{of_all}", _last_refusal(status)),
     ]
+
+
+def _last_refusal(status: LimitStatus) -> str:
+    found = status.last_api_refusal
+    return f"{clock(found.at)}{refusal_text(found)}" if found else ""
 
 
 def _origin(status: LimitStatus) -> str:

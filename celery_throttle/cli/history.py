@@ -13,6 +13,7 @@ from celery_throttle.cli.shared.options import SECONDS, command, limit_argument,
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, zone
 from celery_throttle.observe.report import Report, advice_text, report_pairs
+from celery_throttle.observe.status.stored import read_history
 from celery_throttle.observe.status_text import change_text
 from celery_throttle.observe.text import describe_subject
 from celery_throttle.observe.values import Change
@@ -27,11 +28,12 @@ from celery_throttle.observe.values import Change
     ),
 )
 def history(target: Target, *, most: int, before: str | None, as_json: bool) -> None:
-    """List the changes of limits.
+    """List the changes of limits, and the last 429 of each limit.
 
-    The newest change comes first. The server keeps the last 1,000 changes.
+    The newest comes first. The server keeps the last 1,000 changes.
     """
-    changes = target.throttle.changes(most=most, before=before)
+    throttle = target.throttle
+    changes = throttle.run_plan(read_history(throttle.observer, most, before))
     if as_json:
         echo_json({"changes": changes})
     elif not changes:

@@ -25,6 +25,7 @@ from celery_throttle.observe.status.definitions import (
     preview_definition,
     preview_pause,
     preview_reset,
+    preview_resume,
 )
 from celery_throttle.observe.status.stored import read_names, read_stored
 from celery_throttle.observe.status_text import below_text, ref_text, waiting_text
@@ -47,9 +48,7 @@ def pause(
     throttle = target.throttle
     if ref is not None:
         target.check_known(ref)
-    names = [] if ref else throttle.run_plan(read_names(throttle.observer))
-    refs = [ref] if ref else [LimitRef(name, None) for name in names]
-    preview = throttle.run_plan(preview_pause(throttle.observer, refs, lasts))
+    preview = throttle.run_plan(preview_pause(throttle.observer, _refs(target, ref), lasts))
     if not as_json:
         endless = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
         click.echo(endless if lasts is None else preview_text(preview))
@@ -70,16 +69,28 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
     The pause of a limit and the pauses of its keys are independent: lift each of them separately.
     --all lifts the pauses of all limits, but not the pauses of keys.
     """
+    throttle = target.throttle
+    if ref is not None:
+        target.check_known(ref)
+    preview = throttle.run_plan(preview_resume(throttle.observer, _refs(target, ref)))
+    result: dict[str, Any]
     if ref is None:
-        names = target.throttle.resume_all(**author)
-        echo_result({"limits": names}, _all_text("Resumed", names), as_json=as_json)
-        return
-    target.check_known(ref)
-    was_paused = target.throttle[ref].resume(**author)
-    text = ref_text(ref)
-    text = f"Resumed {text}." if was_paused else f"{sentence(text)} was not paused."
-    result = {**_fields(ref), "was_paused": was_paused}
-    echo_result(result, text, as_json=as_json)
+        names = throttle.resume_all(**author)
+        result, text = {"limits": names}, _all_text("Resumed", names)
+        was_paused = bool(names)
+    else:
+        was_paused = throttle[ref].resume(**author)
+        result, text = {**_fields(ref), "was_paused": was_paused}, ref_text(ref)
+        text = f"Resumed {text}." if was_paused else f"{sentence(text)} was not paused."
+    if was_paused and preview.waiting:
+        text = f"{preview_text(preview)}\n{text}"
+    echo_result({**result, "preview": preview}, text, as_json=as_json)
+
+
+def _refs(target: Target, ref: LimitRef | None) -> list[LimitRef]:
+    """Return the reference of a command; without one, those of all limits (``--all``)."""
+    names = [] if ref else target.throttle.run_plan(read_names(target.throttle.observer))
+    return [ref] if ref else [LimitRef(name, None) for name in names]
 
 
 def _fields(ref: LimitRef) -> dict[str, Any]:

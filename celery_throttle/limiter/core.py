@@ -16,6 +16,7 @@ from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import (
     ItemLike,
     LimitRef,
@@ -70,6 +71,10 @@ class TaskRun(Protocol):
         """Step out because an API refused a request, or return whether to send it again here."""
 
 
+def _is_public(member: object) -> bool:
+    return ":meta private:" not in (member.__doc__ or "")
+
+
 class LimiterCore:
     """The core of :class:`celery_throttle.Limiter`: what it is made of, and what other parts call.
 
@@ -80,6 +85,13 @@ class LimiterCore:
     keys: Keys
     backend: Backend  #: where the limits are decided
     clock: Clock | None  #: replaces the server's
+
+    def __dir__(self) -> list[str]:
+        """Return the names that users call; other parts of the package call the others."""
+        members: dict[str, object] = {}
+        for cls in reversed(type(self).__mro__):
+            members |= vars(cls) if _is_public(cls) else {}
+        return sorted(name for name, value in members.items() if _is_public(value))
 
     @property
     def code_limits(self) -> Mapping[str, Limits]:
@@ -179,6 +191,14 @@ class LimiterCore:
     def current_run(self) -> TaskRun | None:
         """Return the run of a task of the app that makes this call, if it may step out."""
         return None
+
+    def current_task(self) -> tuple[str, str] | None:
+        """Return the id and the name of the task of a worker that makes this call."""
+        return None
+
+    def learn_plan(self, answers: Mapping[LimitRef, Feedback]) -> Plan[float]:
+        """Return the plan that applies what an answer says about each limit."""
+        return self.plans.learn(answers, self.current_task())
 
     def take(self, requirement: Requirement, max_wait: float) -> Decision:
         """Take the units of a requirement, or raise Throttled."""

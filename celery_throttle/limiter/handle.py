@@ -183,11 +183,11 @@ class LimitHandle:
             The seconds for which the limit stops; 0.0 if it does not stop. Infinity if it is paused
             until it is resumed.
         """
-        return self.limiter.run_plan(self.limiter.plans.learn({self.ref: feedback}))
+        return self.limiter.run_plan(self.limiter.learn_plan({self.ref: feedback}))
 
     async def alearn(self, feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
-        return await self.limiter.arun_plan(self.limiter.plans.learn({self.ref: feedback}))
+        return await self.limiter.arun_plan(self.limiter.learn_plan({self.ref: feedback}))
 
     def forecast(self, *, measured: float | None = None) -> Forecast:
         """Return when the tasks that wait for the limit now will have started.

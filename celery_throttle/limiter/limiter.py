@@ -210,11 +210,11 @@ class Limiter(LimiterCore):
 
         It returns the longest stop of the limits.
         """
-        return self.run_plan(self.plans.learn(dict.fromkeys(parse_refs(limits), feedback)))
+        return self.run_plan(self.learn_plan(dict.fromkeys(parse_refs(limits), feedback)))
 
     async def alearn(self, limits: Iterable[RefLike], feedback: Feedback) -> float:
         """The asyncio twin of :meth:`learn`."""
-        return await self.arun_plan(self.plans.learn(dict.fromkeys(parse_refs(limits), feedback)))
+        return await self.arun_plan(self.learn_plan(dict.fromkeys(parse_refs(limits), feedback)))
 
     def status(self, *, after: str = "", most: int = 100) -> Status:
         """Return the status of all limits, page by page, in the order of their names.

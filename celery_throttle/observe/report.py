@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from celery_throttle.observe.status.stored import limits_in_force, list_keys, re
 from celery_throttle.observe.status_text import waits_text
 from celery_throttle.observe.text import amount, count, format_seconds
 from celery_throttle.observe.totals import Totals, add_totals
-from celery_throttle.observe.values import LimitStatus, Period
+from celery_throttle.observe.values import Change, LimitStatus, Period
 from celery_throttle.operations.plan import Plan
 
 #: Shares of the time at the limit: above the first a limit binds mostly, below the second hardly.
@@ -55,6 +55,10 @@ _DROPS = {
     "keys": "by max-keys",
     "cost": "as too costly",
 }
+
+
+#: The actions of changes that put another definition in force.
+_DEFINITIONS = frozenset({"code", "rules", "define", "undefine", "end"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,26 @@ def allowance_of(status: LimitStatus) -> Allowance | None:
     if not limits or status.has_keys or len(known) < len(limits):
         return None
     return min(known, key=attrgetter("per_second"))
+
+
+def rates_of(
+    status: LimitStatus, changes: Sequence[Change], periods: Sequence[Period]
+) -> list[float | None]:
+    """Return the highest rate per second in force in each period; None if it is unknown.
+
+    ``changes``: the newest ones of the limit, the newest first. Those of its keys do not count.
+    """
+    own = [one for one in changes if one.limit == status.name and one.action in _DEFINITIONS]
+    rates: list[float | None] = []
+    for period in reversed(periods):
+        found = []
+        while own and own[0].at > period.start:
+            found += [allowance_of(status)] if own[0].at < period.end else []
+            status = replace(status, clauses=tuple(filter(None, own.pop(0).old.split("; "))))
+        found.append(allowance_of(status))
+        known = [one.per_second for one in found if one]
+        rates.append(max(known) if len(known) == len(found) else None)
+    return rates[::-1]
 
 
 def _make_report(

@@ -20,20 +20,22 @@ from celery_throttle.observe.status.tasks import TaskStatus
 from celery_throttle.observe.text import REMOVALS, amount, count, format_seconds, lasts_text
 from celery_throttle.observe.totals import Totals
 from celery_throttle.observe.values import (
+    ApiRefusal,
     Change,
     LimitDetails,
     LimitStatus,
+    Preview,
     Stranded,
     Ungated,
     Usage,
 )
 
-_UNKNOWN = (
-    "It does not wait in a line, and no worker has claimed it from one. It is still at the broker; "
-    "or a worker has received it and runs it, or waits until its ETA; or it has ended; or it never "
-    "was sent to this app. Next: celery -A APP inspect query_task {task_id} shows whether a worker "
-    "has it; ls shows whether workers live."
-)
+_UNKNOWN = """\
+It does not wait in a line, and no worker has claimed it from one. Either
+- it is still at the broker (ls shows whether workers live);
+- a worker runs it, or waits for its ETA: celery -A APP inspect query_task {task_id};
+- it has ended; or
+- it was never sent to this app."""
 
 
 def age(seconds: float) -> str:
@@ -131,6 +133,20 @@ def waiting_tasks_text(status: LimitStatus) -> str:
     return f"{count(status.waiting, 'task')}{keys}"
 
 
+def shift_text(preview: Preview) -> str:
+    """Return how much earlier or later a change lets the last task start: ``"7 min earlier"``.
+
+    Empty if one of the two times is unknown, or a lower bound and the other is not.
+    """
+    before, after = preview.before, preview.after
+    pairs = (before.at, after.at), (before.earliest, after.earliest)
+    for first, last in pairs if bool(before.at) == bool(after.at) else ():
+        if first and last:
+            seconds = (last - first).total_seconds()
+            return f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'earlier'}"
+    return ""
+
+
 def cause_text(forecast: Forecast | None) -> str:
     """Return what the start of the last waiting task depends on, or why it is unknown.
 
@@ -220,6 +236,12 @@ def _range_text(low: float, high: float) -> str:
     return f"{first.split()[0] if same_unit else first} to {last}"
 
 
+def refusal_text(refusal: ApiRefusal) -> str:
+    """Return the key and the task of a refusal, as what follows its time; empty without both."""
+    key = "" if refusal.key is None else f", key {format_key(refusal.key)}"
+    return f"{key}, by task {refusal.task_id} ({refusal.task})" if refusal.task_id else key
+
+
 def change_text(change: Change) -> str:
     """Return what changed: texts of limits, or weights, and how long they or a pause last."""
     if change.action == "pause":
@@ -229,6 +251,8 @@ def change_text(change: Change) -> str:
         return "it had no end" if isinf(left) else f"{format_seconds(left)} before its end"
     if change.action in REMOVALS:
         return change.new
+    if change.action == "429":
+        return f"by {change.new}" if change.new else "-"
     if not change.old and not change.new:
         return "-"
     return f"{change.old or 'none'} -> {change.new or 'none'}{lasts_text(change)}"
@@ -255,7 +279,7 @@ def task_text(status: TaskStatus, state: str | None = None) -> str:
     if status.location == "unknown" and state is not None:
         return f"{named} does not wait in a line. Its state in the result backend is {state}."
     if status.location == "unknown":
-        return f"{named} is unknown here. {_UNKNOWN.format(task_id=status.task_id)}"
+        return f"{named} is unknown here.\n{_UNKNOWN.format(task_id=status.task_id)}"
     text = f"{named} waits in a line of {queue}"
     if status.position is not None and status.line_tasks is not None:
         text += f", {ordinal(status.position)} of {status.line_tasks:,}"

@@ -24,6 +24,10 @@ REFUSAL_REASONS = ("limit", "slots", "paused", "keys", "cost")
 #: tasks wait as may, as many keys as may are in use, or the cost can never pass.
 DROP_REASONS = ("late", "full", "keys", "cost")
 
+#: The field of the totals on the server that is a text: the last refusal by an API. Twin:
+#: ``counters.lua``.
+LAST_API_REFUSAL = "last_api_refusal"
+
 #: The number of buckets of waits, and the longest wait of the first one in seconds. Each following
 #: bucket is twice as long. Twin: ``serve_list.lua``.
 WAIT_BUCKETS, FIRST_WAIT_SECONDS = 21, 0.1

@@ -57,6 +57,23 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiRefusal:
+    """A request that an API refused, such as with the status 429.
+
+    Attributes:
+        at: When the limit learned of it.
+        key: The encoded key of the limit that the request needed; None without a key.
+        task_id: The id of the task that sent the request; None if no task did, or if it is unknown.
+        task: The name of that task; None likewise.
+    """
+
+    at: datetime
+    key: str | None
+    task_id: str | None
+    task: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """How much of one clause of a limit is in use.
 
@@ -106,6 +123,8 @@ class LimitStatus:
             2,000 lines wait; None if no task waits.
         forecast: When the waiting tasks will have started; None if no task waits.
         totals: The counts of the limit, with all its keys together.
+        last_api_refusal: The last request that an API refused because of the limit, or of any key
+            of it; None if it refused none since the totals began.
     """
 
     name: str
@@ -125,6 +144,7 @@ class LimitStatus:
     oldest: float | None
     forecast: Forecast | None
     totals: Totals
+    last_api_refusal: ApiRefusal | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -293,10 +294,15 @@ def settle_takes(context: PlanContext, takes: Sequence[tuple[Taken, int]]) -> Pl
     check_reply((yield from call_registered(context, call, refs)), [requirement], context.limits)
 
 
-def learn(context: PlanContext, answers: Mapping[LimitRef, Feedback]) -> Plan[float]:
+def learn(
+    context: PlanContext,
+    answers: Mapping[LimitRef, Feedback],
+    task: tuple[str, str] | None = None,
+) -> Plan[float]:
     """Apply what an answer says about each limit; return the seconds of the longest stop.
 
-    That is infinity if one of them is paused until it is resumed.
+    ``task``: the id and the name of the task that has sent the request. The result is infinity
+    if one of the limits is paused until it is resumed.
     """
     requirement, keys = Requirement(tuple(answers), (0,) * len(answers)), context.keys
     names, about = ref_arguments(keys, requirement)
@@ -304,6 +310,8 @@ def learn(context: PlanContext, answers: Mapping[LimitRef, Feedback]) -> Plan[fl
     for ref, feedback in answers.items():
         names += (keys.refusals(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
         args += _feedback_arguments(feedback)
+        request = (ref.key, *(task or (None, None)))
+        args.append(json.dumps(request) if feedback.refused else "")
     call = Call(script("learn"), [keys.limits, *names, keys.totals()], args)
     reply = yield from call_registered(context, call, requirement.refs)
     check_reply(reply, [requirement], context.limits)

@@ -131,7 +131,7 @@ class MemoryPlans(AcquirePlans):
             self._memory.settle(takes, worth, self._now())
 
     @_plan
-    def learn(self, answers: Mapping[LimitRef, Feedback]) -> float:
+    def learn(self, answers: Mapping[LimitRef, Feedback], _task: object = None) -> float:
         return pause_to_seconds(self._memory.learn(answers, self._now()))
 
     @_plan
@@ -251,7 +251,7 @@ class DisabledPlans(MemoryPlans):
         )
 
     @_plan
-    def learn(self, answers: Mapping[LimitRef, Feedback]) -> float:
+    def learn(self, answers: Mapping[LimitRef, Feedback], _task: object = None) -> float:
         return 0.0
 
     def _check_name(self, name: str) -> None:

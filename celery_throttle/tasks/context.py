@@ -77,6 +77,12 @@ def current_run(throttle: AppLimits) -> Run | None:
     return run
 
 
+def current_task() -> tuple[str, str] | None:
+    """Return the id and the name of the task that a worker runs in this thread or greenlet."""
+    task: Any = get_current_worker_task()
+    return (str(task.request.id), task.name) if task is not None and task.request.id else None
+
+
 def return_unused_units(throttle: AppLimits) -> None:
     """Let each run of a task of the app, in this process and its forks, give back at its end."""
 

@@ -17,6 +17,12 @@ from celery.utils.time import rate
 #: The first word of the names of all attributes and settings of this package.
 OURS = "throttle"
 
+#: The attributes of a task; none of them is a setting. `ThrottledTask` has their defaults.
+TASK_ATTRIBUTES = frozenset(
+    f"{OURS}{rest}"
+    for rest in ("", "_cost", "_max_wait", "_on_max_wait", "_settles", "_restart", "_track")
+)
+
 #: The least similarity of a misspelt name, 0 to 1: of the whole, of its first word, of the rest.
 _WHOLE, _FIRST, _REST = 0.9, 0.85, 0.75
 
@@ -70,10 +76,10 @@ def find_in_settings(conf: Any, known: Collection[str]) -> Iterator[Misspelling]
         name = written.removeprefix(prefix).lower()
         if read and name in known:
             continue
-        right = name if name in known else _find_right(name, known)
+        right = name if name in {*known, *TASK_ATTRIBUTES} else _find_right(name, known)
         certain = read and name.startswith(f"{OURS}_")
         if certain or right:
-            if right and prefixed and written.isupper():
+            if right and right in known and prefixed and written.isupper():
                 right = f"{prefix}{right.upper()}"
             yield Misspelling(f"app.conf: setting {_advise(written, right, known)}", certain)
 
@@ -93,6 +99,8 @@ def _find_right(name: str, known: Collection[str]) -> str | None:
 
 def _advise(name: str, right: str | None, known: Iterable[str]) -> str:
     advice = f"write {right!r}" if right else f"allowed: {', '.join(map(repr, known))}"
+    if right in TASK_ATTRIBUTES and right not in known:
+        advice = f"it is an attribute of tasks; write @app.task({right}=...)"
     return f"{name!r} has no effect; {advice}"
 
 

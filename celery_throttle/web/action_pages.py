@@ -12,6 +12,7 @@ from flask import Flask, abort, g, redirect, render_template, request, url_for
 from werkzeug import Response
 
 from celery_throttle.errors import LimitError, PublishRejectedError, QueueNotFoundError
+from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.status_text import ref_text
 from celery_throttle.observe.text import describe_subject
 from celery_throttle.operations.author import Author
@@ -23,6 +24,7 @@ from celery_throttle.web.actions import (
     Action,
     Consequence,
     TimeIsUpError,
+    sort_actions,
 )
 from celery_throttle.web.security import author_name, check_action, one_line
 from celery_throttle.web.site import Site, read_ref
@@ -77,12 +79,20 @@ def add_actions(app: Flask, site: Site) -> None:
         for action in actions:
             endpoint, view = f"{kind}_{action.name}", partial(_serve, site, action)
             app.add_url_rule(f"{path}/{action.name}", endpoint, view, methods=["GET", "POST"])
-        app.jinja_env.globals[f"{kind}_actions"] = partial(_offer, site, actions)
+    offered = app.jinja_env.globals
+    offered["limit_actions"] = lambda status: sort_actions(_offer(site, LIMIT_ACTIONS), status)
+    offered["fan_out_actions"] = partial(_offer_of_fan_out, site)
 
 
 def _offer(site: Site, actions: Sequence[Action]) -> list[Action]:
     """Return the actions that the user of this request may carry out on this page."""
     return [one for one in actions if one.name in g.actions and (site.has_app or not one.needs_app)]
+
+
+def _offer_of_fan_out(site: Site, progress: Progress | None) -> list[Action]:
+    """Return the actions that apply to a fan-out; all of them if ``progress`` is None."""
+    offered = _offer(site, FAN_OUT_ACTIONS)
+    return [one for one in offered if not progress or progress.paused or one.name != "resume"]
 
 
 def _serve(site: Site, action: Action, name: str | None = None) -> Reply:
@@ -106,6 +116,17 @@ def _serve(site: Site, action: Action, name: str | None = None) -> Reply:
     return visit.preview()
 
 
+def _is_filled() -> bool:
+    """Whether the user has sent the form, maybe with empty fields."""
+    return request.method == "POST" or "preview" in request.args
+
+
+def _read_text(name: str) -> str:
+    """Return the text of a field. What is typed comes behind what is chosen, and counts."""
+    texts = [text.strip() for text in request.values.getlist(name)]
+    return next(filter(None, reversed(texts)), "").replace("\r\n", "\n")
+
+
 @dataclass(frozen=True, slots=True)
 class _Visit:
     """One request for the page of an action, with the fields as a user filled them in.
@@ -127,7 +148,10 @@ class _Visit:
     def read(cls, site: Site, action: Action, subject: _Subject) -> _Visit:
         """Read the fields of this request."""
         names = [field.name for field in action.fields]
-        texts = {name: request.values.get(name, "").strip() for name in names}
+        texts = {name: _read_text(name) for name in names}
+        in_force = "\n".join(subject.handle.status().clauses) if action.name == "define" else ""
+        if in_force and not _is_filled() and not texts["limits"]:
+            texts["limits"] = in_force
         values: dict[str, Any] = dict.fromkeys(names)
         errors = {}
         for field in action.fields:
@@ -139,6 +163,8 @@ class _Visit:
                     values[field.name] = field.parse(text)
                 except LimitError as error:
                     errors[field.name] = str(error)
+        if in_force and values["weight"] is not None and texts["limits"] == in_force:
+            values["limits"] = None  # filled in by the page: the user changes the weight
         return cls(site, action, subject, texts, values, errors)
 
     def show(self, consequence: Consequence | None = None, problem: str = "") -> str:
@@ -150,13 +176,13 @@ class _Visit:
             subject=self.subject,
             texts=self.texts,
             errors=self.errors,
-            is_filled=request.method == "POST" or "preview" in request.args,
+            is_filled=_is_filled(),
             consequence=consequence,
             problem=problem,
             in_force=self.subject.handle.status() if replaces else None,
             reason=request.values.get("reason", ""),
             done=self.site.find_done(),
-            edit_url=self._url(),
+            edit_url=self._url(reason=request.values.get("reason") or None),
         )
 
     def _url(self, **arguments: Any) -> str:

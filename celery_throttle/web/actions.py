@@ -7,7 +7,7 @@ fields are the method's arguments.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from celery_throttle.observe.status_text import (
     waiting_text,
 )
 from celery_throttle.observe.text import count
-from celery_throttle.observe.values import Preview
+from celery_throttle.observe.values import LimitStatus, Preview
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import parse_definition
 from celery_throttle.web.site import Site
@@ -73,6 +73,7 @@ class Field:
         parse: returns its value; LimitError: the text cannot be used.
         lines: the lines of text that it shows.
         default: what an empty field means, in words; None if it must not be empty.
+        choices: texts of which a click chooses one, beside what is typed.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Field:
     parse: Callable[[str], Any]
     lines: int = 1
     default: str | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,9 @@ def _parse_weight(text: str) -> int:
 
 
 def _duration_field(default: str) -> Field:
-    hint = "a duration, such as 10m or 1h"
-    return Field("for", "lasts", "Duration", hint, _parse_seconds, default=default)
+    hint = "a duration, such as 90s or 1h30m"
+    choices = ("10m", "1h", "4h", "1d")
+    return Field("for", "lasts", "Duration", hint, _parse_seconds, default=default, choices=choices)
 
 
 def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:
@@ -238,6 +241,21 @@ _DEFINITION = (
 )
 _QUEUE = (Field("queue", "queue", "Queue", "the name of a queue of the app", str),)
 _DISCARDED = "They are discarded for good: the state of each becomes REVOKED."
+
+
+def sort_actions(
+    actions: Sequence[Action], status: LimitStatus
+) -> tuple[list[Action], list[Action]]:
+    """Return the actions that would change something: those in sight, and those behind "More"."""
+    is_paused = any(pause.key == status.key for pause in status.pauses)
+    is_changed = status.origin is not None and status.origin.layer == "run time"
+    applies = {"resume": is_paused, "undefine": is_changed or status.weight != 1}
+    applies |= dict.fromkeys(("drain", "move", "drop"), status.waiting > 0)
+    in_sight = {"pause": not is_paused, "resume": True, "define": True, "undefine": True}
+    some = [one for one in actions if applies.get(one.name, True)]
+    first = [one for one in some if in_sight.get(one.name, False)]
+    return first, [one for one in some if one not in first]
+
 
 #: The actions of a limit.
 LIMIT_ACTIONS = (

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor, log10
 
 from celery_throttle.observe.text import amount, count, format_seconds, format_time
 from celery_throttle.observe.values import Period
 
 #: The height of the highest bar or line: above it is a tenth of it.
 _HIGHEST = 100 / 1.1
+
+#: The times below the charts are at thirds of their length.
+_PARTS = 3
+
+#: The most round values of an axis: of a high chart, and of a low one.
+_HIGH_TICKS, _LOW_TICKS = 4, 2
+
+#: The width of a bar and its gap, in units.
+_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,32 +29,52 @@ class Chart:
     Attributes:
         label: what it shows, in words.
         bars: the height of each bar and its value in words, from left to right.
-        line: the height of the line of the limit; None without a line.
+        line: the path of the line of the limit; empty without a line.
+        ticks: round values of the axis: their heights, and the values in words.
         top: the highest value.
     """
 
     label: str
     bars: tuple[tuple[float, str], ...]
-    line: float | None
+    line: str
+    ticks: tuple[tuple[float, str], ...]
     top: float
 
 
-def draw_starts(periods: Sequence[Period], rate: float | None) -> Chart:
-    """Return the chart of the units granted per second, with a line at the rate."""
+def draw_starts(periods: Sequence[Period], rates: Sequence[float | None] = ()) -> Chart:
+    """Return the chart of the units granted per second, with a line at the rate of each period."""
     values = [period.totals.granted / period.seconds for period in periods]
     units = count(round(sum(period.totals.granted for period in periods)), "unit")
     texts = [f"{amount(round(value, 2))}/s" for value in values]
     top = amount(round(max(values), 2))
     label = f"{units} granted in {_length(periods)}, at most {top}/s"
-    return _draw(periods, values, texts, label, rate)
+    return _draw(periods, values, texts, label, line=rates, unit="/s")
 
 
-def draw_waiting(periods: Sequence[Period]) -> Chart:
-    """Return the chart of the waiting tasks."""
-    values = [float(period.most_waiting) for period in periods]
-    texts = [f"{count(value, 'task')} waiting" for value in values]
-    label = f"Waiting tasks in {_length(periods)}, at most {amount(max(values))}"
-    return _draw(periods, values, texts, label)
+def draw_counts(periods: Sequence[Period], values: Sequence[float], noun: str, label: str) -> Chart:
+    """Return the chart of a number of each period; ``noun``: of what, in the singular."""
+    texts = [count(value, noun) for value in values]
+    top = amount(max(values))
+    return _draw(periods, values, texts, f"{label} in {_length(periods)}, at most {top}")
+
+
+def draw_rows(periods: Sequence[Period]) -> dict[str, Chart]:
+    """Return the charts of the waiting tasks and, if there are any, of refusals, by title."""
+    calls = [float(period.totals.refusals) for period in periods]
+    api = [float(period.totals.api_refusals) for period in periods]
+    waiting = [float(period.most_waiting) for period in periods]
+    rows = {"Waiting tasks": draw_counts(periods, waiting, "task", "Waiting tasks")}
+    for title, values, noun in (("Refused calls", calls, "call"), ("429s", api, "response")):
+        if any(values):
+            rows[title] = draw_counts(periods, values, noun, title)
+    return rows
+
+
+def time_labels(periods: Sequence[Period]) -> list[str]:
+    """Return the times below a chart, from left to right."""
+    seconds = (periods[-1].end - periods[0].start).total_seconds()
+    labels = [format_seconds(seconds * part / _PARTS) for part in range(_PARTS, 0, -1)]
+    return [f"{labels[0]} ago", *labels[1:], "now"]
 
 
 def _draw(
@@ -52,14 +82,43 @@ def _draw(
     values: Sequence[float],
     texts: Sequence[str],
     label: str,
-    line: float | None = None,
+    *,
+    line: Sequence[float | None] = (),
+    unit: str = "",
 ) -> Chart:
-    scale = _HIGHEST / (max(*values, line or 0.0) or 1.0)
+    highest = max([*values, *(rate or 0.0 for rate in line)])
+    scale = _HIGHEST / (highest or 1.0)
     bars = tuple(
         (round(value * scale, 1), f"{format_time(period.end)}: {text}")
         for period, value, text in zip(periods, values, texts, strict=True)
     )
-    return Chart(label, bars, None if line is None else round(line * scale, 1), max(values))
+    ticks = tuple(
+        (round(value * scale, 1), f"{amount(round(value, 6))}{unit}")
+        for value in _round_values(highest, _HIGH_TICKS if unit else _LOW_TICKS, whole=not unit)
+    )
+    heights = [None if rate is None else round(100 - rate * scale, 1) for rate in line]
+    return Chart(label, bars, _step_path(heights), ticks, max(values))
+
+
+def _round_values(top: float, most: int, *, whole: bool) -> list[float]:
+    """Return round numbers up to the highest value: 1, 2 or 5 with zeros apart."""
+    if not top:
+        return []
+    power = 10.0 ** floor(log10(top))
+    step = next(size * power for size in (0.5, 1, 2, 5) if floor(top / (size * power)) <= most)
+    step = max(step, 1.0) if whole else step
+    return [step * number for number in range(1, floor(top / step) + 1)]
+
+
+def _step_path(heights: Sequence[float | None]) -> str:
+    """Return the path of a line of steps; it has a gap where a height is None."""
+    path, before = "", None
+    for number, height in enumerate(heights):
+        if height is not None:
+            start = f"V{height}" if before is not None else f"M{number * _WIDTH} {height}"
+            path += f"{'' if height == before else start}H{(number + 1) * _WIDTH}"
+        before = height
+    return path
 
 
 def _length(periods: Sequence[Period]) -> str:

@@ -8,16 +8,29 @@ from collections.abc import Callable
 from flask import abort, render_template, request
 
 from celery_throttle.limits.key import LimitRef, check_name
-from celery_throttle.observe.report import advice_text, allowance_of, refusals_text, report_pairs
+from celery_throttle.observe.report import (
+    advice_text,
+    allowance_of,
+    rates_of,
+    refusals_text,
+    report_pairs,
+)
 from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
 from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
 from celery_throttle.observe.status.limits import read_named
-from celery_throttle.observe.status.stored import is_stored, list_keys, read_all, read_names
+from celery_throttle.observe.status.stored import (
+    is_stored,
+    list_keys,
+    read_all,
+    read_history,
+    read_names,
+    read_stored,
+)
 from celery_throttle.observe.status.tasks import explain_task
 from celery_throttle.observe.values import Change
 from celery_throttle.observe.waiting import MAX_LINES
 from celery_throttle.store.keys import Keys
-from celery_throttle.web.charts import draw_starts, draw_waiting
+from celery_throttle.web.charts import draw_rows, draw_starts, time_labels
 from celery_throttle.web.site import NEWEST_CHANGES, Site, TablePage, page_number, read_ref
 
 #: Rows of a page, and of a page of fan-outs or changes.
@@ -52,7 +65,7 @@ def limits(site: Site) -> str:
     return render_template(
         "limits.html",
         status=status,
-        charts={one.name: draw_starts(site.recent(one.name), None) for one in status.limits},
+        charts={one.name: draw_starts(site.recent(one.name)) for one in status.limits},
         page=page,
         search=search,
         by_name=by_name,
@@ -72,33 +85,31 @@ def limit(site: Site, name: str) -> str:
     """Show everything about one limit, or one key of it."""
     ref = read_ref(name)
     status = site.limiter[ref].status()
-    periods = site.recent(name)
-    # The charts are of all keys, the rate would be of one.
-    allowance = allowance_of(status) if ref.key is None else None
+    periods, changes = site.recent(name), _changes(site, ref)
     return render_template(
         "limit.html",
         ref=ref,
         at=site.read_time(),
         status=status,
         is_stored=site.run(is_stored(site.observer, ref)),
-        allowance=allowance,
-        starts=draw_starts(periods, allowance and allowance.per_second),
-        waiting=draw_waiting(periods),
+        allowance=allowance_of(status),
+        starts=draw_starts(periods, rates_of(status, changes, periods)),
+        rows=draw_rows(periods),
+        times=time_labels(periods),
         refusals=refusals_text(status.totals),
-        changes=_changes(site, ref),
+        changes=changes[:_SHOWN_CHANGES],
         done=site.find_done(),
     )
 
 
 def _changes(site: Site, ref: LimitRef) -> list[Change]:
-    """Return the newest changes of a limit, with those of its keys, or of one key."""
+    """Return the newest of all changes that are of a limit and its keys, or of one key."""
     own = Keys.field(ref)
-    found = [
+    return [
         change
         for change in site.limiter.changes(most=NEWEST_CHANGES)
         if change.limit == own or (ref.key is None and change.limit.startswith(f"{own}:"))
     ]
-    return found[:_SHOWN_CHANGES]
 
 
 def keys(site: Site, name: str) -> str:
@@ -135,14 +146,17 @@ def waiting(site: Site, name: str) -> str:
 def report(site: Site, name: str) -> str:
     """Show whether a limit is too strict or too loose."""
     hours = request.args.get("hours", 24.0, type=float)
-    found = site.limiter[check_name(name)].report(hours * 3600)
+    ref = LimitRef(check_name(name), None)
+    found = site.limiter[ref].report(hours * 3600)
+    (status,) = site.run(read_stored(site.observer, [ref]))
     return render_template(
         "report.html",
         report=found,
         pairs=report_pairs(found),
         advice=advice_text(found),
-        granted=draw_starts(found.periods, None),
-        waiting=draw_waiting(found.periods),
+        granted=draw_starts(found.periods, rates_of(status, _changes(site, ref), found.periods)),
+        rows=draw_rows(found.periods),
+        labels=time_labels(found.periods),
         hours=hours,
         times=_REPORT_HOURS,
     )
@@ -201,11 +215,11 @@ def workers(site: Site) -> str:
 
 
 def history(site: Site) -> str:
-    """Show the changes of all limits, the newest first."""
+    """Show the changes of all limits and the last 429 of each, the newest first."""
     before = request.args.get("before") or None
     if before is not None and not _CHANGE_ID.fullmatch(before):
         abort(400, f"{before!r} is not the id of a change.")
-    changes = site.limiter.changes(most=_WIDE_ROWS + 1, before=before)
+    changes = site.run(read_history(site.observer, _WIDE_ROWS + 1, before))
     more = changes[_WIDE_ROWS - 1].id if len(changes) > _WIDE_ROWS else None
     return render_template("history.html", changes=changes[:_WIDE_ROWS], before=before, more=more)
 

@@ -44,7 +44,24 @@ def test_pauses_of_a_limit_and_of_a_key_are_independent(shell: Shell) -> None:
     assert "paused keys: 1" in shell.run("ls")
     shell.run("resume", "mail")
     assert "limit mail of key t1 is paused until it is resumed" in shell.run("show", "mail", "t1")
-    assert shell.json("resume", "mail", "t1") == {"limit": "mail", "key": "t1", "was_paused": True}
+    fields = shell.json("resume", "mail", "t1")
+    assert fields.pop("preview")["waiting"] == 5
+    assert fields == {"limit": "mail", "key": "t1", "was_paused": True}
+
+
+def test_resume_says_how_much_earlier_the_tasks_start(shell: Shell) -> None:
+    add_worker(shell.app)
+    fill(shell.app, 10)
+    shell.run("pause", "mail", "--for", "1h")
+    text, resumed = shell.run("resume", "mail").splitlines()
+    assert re.fullmatch(
+        r"10 tasks wait; the last would start at .*, (59 min \d\d s|1 h) earlier\.", text
+    )
+    assert resumed == "Resumed limit mail."
+    shell.run("pause", "mail")
+    text, resumed = shell.run("resume", "mail").splitlines()
+    assert text.endswith("instead of when it is resumed.")
+    assert shell.run("resume", "mail") == "Limit mail was not paused.\n"
 
 
 def test_all_limits(shell: Shell) -> None:
@@ -55,8 +72,8 @@ def test_all_limits(shell: Shell) -> None:
         "3 tasks wait; none starts until it is resumed.",
         f"Paused 4 limits: {', '.join(names)}.",
     ]
-    assert shell.json("resume", "--all") == {"limits": names}
-    assert shell.json("resume", "--all") == {"limits": []}
+    assert shell.json("resume", "--all")["limits"] == names
+    assert shell.json("resume", "--all")["limits"] == []
     assert (
         shell.run("pause", code=2).splitlines()[-1].endswith("give the name of a limit, or --all")
     )
@@ -69,7 +86,8 @@ def test_a_pause_shows_what_follows(shell: Shell) -> None:
     first, second = shell.run("pause", "mail", "--for", "10m").splitlines()
     clock = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
     assert re.fullmatch(
-        rf"120 tasks wait; the last would start at {clock} instead of (at|after) {clock} \(\w+\)\.",
+        rf"120 tasks wait; the last would start at {clock} \(\w+\)"
+        rf"(, (9|10) min .*later| instead of after {clock})\.",
         first,
     )
     assert second in ("Paused limit mail for 10 min.", "Paused limit mail for 9 min 59 s.")

@@ -9,6 +9,7 @@ import pytest
 
 from celery_throttle.cli.shared.console import Row, Table
 from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.key import LimitRef
 from tests.apps.operated import add_worker
 from tests.cli.conftest import Shell, fill
 
@@ -125,6 +126,7 @@ def test_why_of_an_unknown_task(shell: Shell) -> None:
     output = shell.run("why", "nobody", code=4)
     assert "Task nobody is unknown here." in output
     assert "inspect query_task" in output
+    assert max(map(len, output.splitlines())) <= 100
     assert shell.json("why", "nobody", code=4)["location"] == "unknown"
 
 
@@ -190,3 +192,39 @@ def test_show_has_the_slots_that_an_api_lets_a_limit_use(shell: Shell) -> None:
     limit.learn(Feedback(refused=True))
     assert "0 of 50 (adaptive 2..50 at once); 35 slots in force" in shell.run("show", "slots")
     assert shell.json("show", "slots")["usage"][0]["share"] == 0.7
+    assert re.search(r"last 429 +\d\d:\d\d:\d\d\n", shell.run("show", "slots"))
+
+
+def test_show_has_the_last_429(shell: Shell) -> None:
+    throttle = shell.app.throttle
+    assert "last 429" not in shell.run("show", "mail")
+    answers = {LimitRef("mail", "t1"): Feedback(refused=True)}
+    throttle.run_plan(throttle.plans.learn(answers, ("id1", "send")))
+    for args in (["mail"], ["mail", "t1"]):
+        shown = shell.run("show", *args)
+        assert re.search(r"last 429.* \d\d:\d\d:\d\d, key t1, by task id1 \(send\)", shown)
+    last = shell.json("show", "mail")["last_api_refusal"]
+    assert (last["key"], last["task_id"], last["task"]) == ("t1", "id1", "send")
+
+
+def test_history_has_the_last_429_of_each_limit_among_the_changes(shell: Shell) -> None:
+    throttle = shell.app.throttle
+    shell.run("pause", "day", "--for", "1h")
+    throttle.run_plan(
+        throttle.plans.learn({LimitRef("mail", "t1"): Feedback(refused=True)}, ("id1", "send"))
+    )
+    throttle["day"].resume()
+    throttle["slots"].learn(Feedback(refused=True))
+    rows = [re.split(r"  +", row)[1:5] for row in shell.run("history").splitlines()[1:]]
+    assert sorted(row[2] for row in rows) == ["429", "429", "pause", "resume"]
+    assert ["slots", "-", "429", "-"] in rows
+    assert ["mail", "t1", "429", "by task id1 (send)"] in rows
+    changes = shell.json("history")["changes"]
+    times = [one["at"] for one in changes]
+    assert times == sorted(times, reverse=True)
+    ids = [one["id"] for one in changes]
+    paged = [
+        shell.json("history", "--most", "1", *before)["changes"][0]["id"]
+        for before in ([], *(["--before", one] for one in ids[:-1]))
+    ]
+    assert paged == ids

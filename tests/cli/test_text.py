@@ -43,18 +43,18 @@ def test_previews() -> None:
     start, end = (text.clock(NOW + timedelta(seconds=some)) for some in (60, 600))
     zone = text.zone()
     assert preview_text(Preview(12_000, forecast(60), forecast(600))) == (
-        f"12,000 tasks wait; the last would start at {end} instead of at {start} ({zone})."
+        f"12,000 tasks wait; the last would start at {end} ({zone}), 9 min later."
     )
     assert preview_text(Preview(1, forecast(60), forecast(60.5))) == (
         f"1 task waits; the last still starts at {text.clock(NOW + timedelta(seconds=60.5))} "
         f"({zone})."
     )
     assert preview_text(Preview(2, forecast(60), forecast(None))) == (
-        f"2 tasks wait; the last would start at an unknown time instead of at {start} ({zone}): "
+        f"2 tasks wait; the last would start when it is resumed ({zone}) instead of at {start}: "
         "7 tasks need api or a key of it, which is paused until it is resumed."
     )
     assert preview_text(Preview(0, forecast(0), forecast(0))) == "No task waits for it."
     assert preview_text(Preview(9, forecast(None, 60), forecast(None, 600))) == (
-        f"9 tasks wait; the last would start after {end} instead of after {start} ({zone}): "
+        f"9 tasks wait; the last would start after {end} ({zone}), 9 min later: "
         "7 tasks need api or a key of it, which is paused until it is resumed."
     )

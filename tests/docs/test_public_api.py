@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
 import celery_throttle
+from celery_throttle import Throttle
 from tests.docs import public_names
 from tests.docs.child import run_in_child
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, read
 from tests.docs.public_names import PublicName
 
 pytest.importorskip("sphinx")
@@ -160,3 +162,11 @@ def _arguments(value: Any) -> list[str]:
 
 def _names(doc: str, argument: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(argument)}(?!\w)", doc) is not None
+
+
+def test_dir_lists_what_the_reference_documents() -> None:
+    page = read("reference/api/limiter.md").split("## LimitHandle")[0]
+    documented = {*re.findall(r"automethod:: ([a-z]\w*)", page)}
+    with Celery("shop", broker="memory://", set_as_current=False) as app:
+        listed = {name for name in dir(Throttle(app, {})) if not name.startswith("_")}
+    assert listed == documented

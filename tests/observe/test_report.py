@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle import LimitValueError
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.observe.report import report_pairs
+from celery_throttle.observe.report import rates_of, report_pairs
 from celery_throttle.observe.status.records import read_periods, record_totals
 from celery_throttle.observe.status_text import totals_text, waits_text
 from celery_throttle.observe.totals import Totals, read_totals
@@ -278,3 +278,23 @@ def test_a_wait_is_known_by_its_bucket(bucket: int, found: tuple[float, float], 
     assert totals.wait_quantile(0.5) == totals.wait_quantile(0.95) == found
     assert waits_text(totals) == f"median {text}, 95th percentile {text}"
     assert Totals().wait_quantile(0.5) is None
+
+
+def test_the_rate_of_each_part_of_the_time_is_the_one_that_was_in_force(lines: Protocol) -> None:
+    """A rate that was lowered does not make what the rate before allowed look like too much."""
+    api, rates = lines.limiter["api"], [5, 3, 8]
+    for rate in rates:
+        api.define(f"{rate}/s burst {rate}")
+        lines.limiter["api", "vip"].define("100/s")
+        for _ in range(6):
+            record(lines)
+            take(lines, rate)
+            lines.now += 10 * SECOND
+    lines.limiter["api", "vip"].undefine()
+    plan = read_periods(lines.limiter.observer, "api", 180, 18)
+    found = rates_of(api.status(), lines.limiter.changes(), lines.limiter.run_plan(plan))
+    assert found == [5.0] * 6 + [3.0] * 6 + [8.0] * 6
+    lines.now += 5 * SECOND  # now a part has both rates: the higher one allowed its units
+    plan = read_periods(lines.limiter.observer, "api", 180, 18)
+    found = rates_of(api.status(), lines.limiter.changes(), lines.limiter.run_plan(plan))
+    assert found == [5.0] * 6 + [3.0] * 5 + [8.0] * 7

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from celery_throttle import CostError, LimitValueError, Throttled
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import ItemLike
+from celery_throttle.limits.key import ItemLike, LimitRef
+from celery_throttle.observe.observer import at_time
+from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.totals import WAIT_BUCKETS
+from celery_throttle.observe.values import ApiRefusal
 from celery_throttle.operations.lines import discard
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 from tests.sizes import examples
@@ -47,6 +50,7 @@ def lines(make: Make) -> Protocol:
 
 def totals(lines: Protocol, name: str) -> dict[str, int]:
     found = lines.client.hgetall(lines.keys.totals(name))
+    found.pop(b"last_api_refusal", None)  # the only text
     return {counter.decode(): int(total) for counter, total in found.items()}
 
 
@@ -151,6 +155,25 @@ def test_an_api_that_refuses(lines: Protocol) -> None:
     for refused in (True, False, True):
         lines.limiter.learn(["api", lines.limiter["mail", "key"]], Feedback(refused=refused))
     assert totals(lines, "api") == totals(lines, "mail") == {"api_refusals": 2}
+    last = lines.limiter["mail", "key"].status().last_api_refusal
+    assert last == lines.limiter["mail"].status().last_api_refusal
+    assert last == ApiRefusal(at_time(lines.now), "key", None, None)
+    lines.now += SECOND
+    lines.limiter.learn(["api"], Feedback(overloaded=True))
+    lines.limiter.run_plan(
+        lines.limiter.plans.learn(
+            {LimitRef("mail", None): Feedback(refused=True)}, ("id 1", "shop.send")
+        )
+    )
+    assert lines.limiter["api"].status().last_api_refusal == ApiRefusal(last.at, None, None, None)
+    assert lines.limiter["mail"].status().last_api_refusal == ApiRefusal(
+        at_time(lines.now), None, "id 1", "shop.send"
+    )
+    assert lines.client.pttl(lines.keys.totals("mail")) > 0
+    for _ in range(2):  # without a record, and with one: it has no text
+        assert lines.limiter["mail"].report(900).totals.api_refusals == 3
+        lines.limiter.run_plan(record_totals(lines.limiter.observer))
+    assert lines.client.exists(lines.keys.records("mail", "recent"))
 
 
 def test_tasks_admitted_at_once_and_in_batches(lines: Protocol) -> None:

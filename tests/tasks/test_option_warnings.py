@@ -10,6 +10,8 @@ import pytest
 from celery import Celery
 
 from celery_throttle import ConfigurationError, Throttle, ThrottleWarning
+from celery_throttle.tasks.option_warnings import TASK_ATTRIBUTES
+from celery_throttle.tasks.task import ThrottledTask
 
 
 @pytest.fixture
@@ -116,6 +118,14 @@ def test_a_setting_that_resembles_ours(
             app.throttle.check()  # type: ignore[attr-defined]  # Throttle() puts it there
     else:
         app.throttle.check()  # type: ignore[attr-defined]  # as above
+
+
+@pytest.mark.parametrize("name", sorted(TASK_ATTRIBUTES))
+def test_an_attribute_of_tasks_as_a_setting(app: Celery, name: str) -> None:
+    assert vars(ThrottledTask).keys() >= TASK_ATTRIBUTES
+    app.conf.update({name: 5})
+    advice = f"it is an attribute of tasks; write @app.task({name}=...)"
+    assert warned_of_settings(app) == [f"app.conf: setting {name!r} has no effect; {advice}"]
 
 
 def test_settings_of_a_module_with_a_namespace(app: Celery) -> None:

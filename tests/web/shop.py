@@ -7,6 +7,7 @@ import time
 from celery import Celery
 
 from celery_throttle import Throttle
+from celery_throttle.limits.feedback import Feedback
 
 LIMITS = {
     "stripe": "4/s burst 8",
@@ -21,10 +22,12 @@ LIMITS = {
 def make_app(url: str | None = None) -> Celery:
     """Return a new app; without a URL, Celery reads the broker's from the environment."""
     app = Celery("shop", broker=url, backend=url, set_as_current=False)
-    Throttle(app, LIMITS)
+    throttle = Throttle(app, LIMITS)
 
     @app.task(name="shop.charge", throttle="stripe", shared=False, lazy=False)
-    def charge(order: int) -> None: ...
+    def charge(order: int) -> None:
+        if order % 150 == 149:
+            throttle["stripe"].learn(Feedback(refused=True))
 
     @app.task(name="shop.remind", throttle="mail:{tenant}", shared=False, lazy=False)
     def remind(tenant: str, order: int) -> None: ...

@@ -208,6 +208,7 @@ def acting_url(site: Site) -> Iterator[str]:
 
 #: Keys, as WebDriver names them.
 BACKSPACE, TAB, ENTER = "\ue003", "\ue004", "\ue007"
+SELECT_ALL = ("\ue009", "a", "\ue000")  # Ctrl-A, and Ctrl is released
 
 
 class Keyboard:
@@ -246,20 +247,20 @@ def test_actions_with_the_keyboard(site: Site, acting_url: str) -> None:
     with open_browser() as browser:
         keyboard = Keyboard(browser)
         browser.get(f"{acting_url}/limits/mail")
-        keyboard.follow("Pause", "Empty: until it is resumed.")
+        keyboard.follow("Pause", "A duration, such as")
         keyboard.go_to("Duration")
         keyboard.press("soon", ENTER)
         wait_until(lambda: "'soon' is no duration" in text_of(browser))
         keyboard.go_to("Duration")
-        keyboard.press(*[BACKSPACE] * 4, "10m", ENTER)
-        wait_until(lambda: "5 tasks wait; the last would start" in text_of(browser))
+        keyboard.press(*[BACKSPACE] * 4, "10m")
         keyboard.go_to("Reason")
-        keyboard.press("incident <12>")
+        keyboard.press("incident <12>", ENTER)
+        wait_until(lambda: "5 tasks wait; the last would start" in text_of(browser))
         keyboard.follow("Pause limit mail", "Done: mail: paused for 10 min, by web: incident <12>")
         assert mail.status().pauses
         keyboard.follow("Define", "One limit in each line")
         keyboard.go_to("Limit")
-        keyboard.press("600/m", ENTER, "5000/h")
+        keyboard.press(*SELECT_ALL, "600/m", ENTER, "5000/h")
         keyboard.go_to("Duration")
         keyboard.press("1h")
         keyboard.follow("Preview", "5 tasks wait; the last would start")
@@ -270,6 +271,7 @@ def test_actions_with_the_keyboard(site: Site, acting_url: str) -> None:
         keyboard.follow("Resume", "5 tasks wait; the last would start")
         keyboard.follow("Resume limit mail", "Done: mail: resumed")
         assert not mail.status().pauses
+        keyboard.follow("More", "Drop")
         keyboard.follow("Drop", "They are discarded for good")
         keyboard.follow(
             "Drop the waiting tasks of limit mail", "Done: mail: dropped 5 tasks by web"

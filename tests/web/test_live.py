@@ -40,7 +40,7 @@ PAGES = {
     "/": "api",
     "/?search=ten": "tenant",
     "/limits/api": "Units granted per second",
-    "/limits/tenant?key=1": "Units granted per second to all keys",
+    "/limits/tenant?key=1": "on the page of",
     "/limits/tenant/keys": "Keys of tenant",
     "/limits/api/waiting": "call",
     "/limits/api/report?hours=0.25": "Report on api",

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from celery_throttle import Limiter
+from celery_throttle.limits.feedback import Feedback
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.records import record_totals
 from celery_throttle.web import create_app
 from tests.apps.operated import add_worker
@@ -41,7 +43,7 @@ def test_a_pause_and_a_definition_have_their_authors(site: Site) -> None:
     assert re.fullmatch(f"mail Paused until {TIME} , by ann@web : incident 12", paused)
     assert re.fullmatch(f"run time until {TIME} , by bob@web : fewer", site.row("/", "day")[2])
     page = site.read("/limits/mail")
-    assert re.search(f"limit mail is paused until {TIME} , by ann@web : incident 12", page)
+    assert re.search(f"Paused until {TIME} , by ann@web : incident 12", page)
 
 
 def test_limits_are_searched_sorted_and_divided(site: Site) -> None:
@@ -104,12 +106,23 @@ def test_an_unknown_limit_among_many(redis_url: str) -> None:
     assert "api-" not in text_of(client.get("/limits/none").text)
 
 
+def test_the_last_429(site: Site) -> None:
+    throttle = site.app.throttle
+    assert "Last 429" not in site.read("/limits/mail")
+    answers = {LimitRef("mail", "t1"): Feedback(refused=True)}
+    throttle.run_plan(throttle.plans.learn(answers, ("id1", "send")))
+    assert re.search(rf"Last 429 {TIME} , key t1 , by task id1 \(send\)", site.read("/limits/mail"))
+    assert re.search(rf"Last 429 {TIME} , by task id1 \(send\)", site.read("/limits/mail?key=t1"))
+    assert "Last 429" not in site.read("/limits/mail?key=t2")
+    assert "mail:t1 429 by task id1 (send)" in site.read("/history")
+
+
 def test_one_key(site: Site) -> None:
     fill(site.app, 120, tenants=3)
     page = site.read("/limits/mail?key=t1")
     assert "Waiting 40 tasks oldest" in page
-    assert "Units granted per second to all keys" in page
-    assert "the limit:" not in page
+    assert "Units granted per second" not in page  # of all keys
+    assert "charts and counts of all keys together are on the page of mail" in page
     assert "is empty; allowed: text" in site.read("/limits/mail?key=a::b", 400)
 
 
@@ -168,8 +181,8 @@ def test_the_charts_show_use_against_the_limit(site: Site) -> None:
     page = site.html("/limits/day")
     assert "50 units granted in 15 min, at most" in page
     assert re.search(r"\d UTC: \d[\d.]*/s</title>", page)
-    assert "the limit: 0/s" in text_of(page)
-    assert '<line x1="0"' in page
+    assert "the limit: 100/d burst 100" in text_of(page)
+    assert '<path d="M0 ' in page
     assert '<path d="M' in site.html("/")
 
 

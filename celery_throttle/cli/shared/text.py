@@ -11,6 +11,7 @@ from celery_throttle.observe.status_text import (
     cause_text,
     limit_text,
     pause_length_text,
+    shift_text,
     waiting_text,
 )
 from celery_throttle.observe.text import add_author, format_author
@@ -75,13 +76,16 @@ def end_text(forecast: Forecast | None) -> str:
 
 
 def preview_text(preview: Preview) -> str:
-    """Return ``"12,000 tasks wait; the last would start at 14:02 instead of 13:58 (CET)."``."""
+    """Return ``"12,000 tasks wait; the last would start at 14:02:31 (CET), 4 min later."``."""
     if not preview.waiting:
         return "No task waits for it."
     before, after = preview.before, preview.after
     in_zone = f" ({zone()})" if before.earliest or after.earliest else ""
-    if preview.moves:
-        text = f"would start {_start(after)} instead of {_start(before)}{in_zone}"
+    shift = shift_text(preview)
+    if preview.moves and shift:
+        text = f"would start {_start(after)}{in_zone}, {shift}"
+    elif preview.moves:
+        text = f"would start {_start(after)}{in_zone} instead of {_start(before)}"
     else:
         text = f"still starts {_start(after)}{in_zone}"
     cause = f": {cause_text(after)}" if after.seconds is None else ""
@@ -93,7 +97,7 @@ def _start(forecast: Forecast) -> str:
         return f"at {clock(forecast.at)}"
     if forecast.earliest is not None:
         return f"after {clock(forecast.earliest)}"
-    return "at an unknown time"
+    return "when it is resumed" if forecast.cause == "pause" else "at an unknown time"
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

@@ -201,7 +201,7 @@ class GuardedCall(Generic[R]):
         try:
             answers = self.limits.feedback(reading, took)
             if self.limits.learns(answers):
-                pause = yield from self._limiter.plan_steps(self._limiter.plans.learn(answers))
+                pause = yield from self._limiter.plan_steps(self._limiter.learn_plan(answers))
                 self.guard.note_answers(answers.values())
                 self._pause = max(pause, self._pause or 0.0)
             if self._pause:

@@ -13,7 +13,7 @@ from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.observer import Observer, at_time, pair_up
-from celery_throttle.observe.totals import read_totals
+from celery_throttle.observe.totals import LAST_API_REFUSAL, read_totals
 from celery_throttle.observe.values import Period
 from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan
@@ -129,7 +129,9 @@ def _read_records(
 
 
 def _read_counters(flat: Sequence[bytes]) -> dict[str, float]:
-    return {name: float(total) for name, total in pair_up(flat).items()}
+    totals = pair_up(flat)
+    totals.pop(LAST_API_REFUSAL, None)
+    return {name: float(total) for name, total in totals.items()}
 
 
 def _divide(records: Sequence[_Record], start: int, parts: int) -> tuple[Period, ...]:

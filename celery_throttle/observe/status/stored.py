@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,8 +22,8 @@ from celery_throttle.observe.observer import (
     pair_up,
     read_keys,
 )
-from celery_throttle.observe.totals import read_totals
-from celery_throttle.observe.values import Change, LimitStatus, Origin, Pause
+from celery_throttle.observe.totals import LAST_API_REFUSAL, read_totals
+from celery_throttle.observe.values import ApiRefusal, Change, LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan
@@ -33,6 +34,9 @@ _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 
 #: How many limits one call reads.
 NAMES_OF_A_CALL = 10
+
+#: Of how many limits one call reads the last refusal.
+_TOTALS_OF_A_CALL = 1000
 
 
 def read_names(observer: Observer) -> Plan[list[str]]:
@@ -184,6 +188,8 @@ def _read_row(ref: LimitRef, row: Sequence[Any], now: int, of_code: Sequence[Lim
             author=Author.unpack(about.decode()),
             until=at_time_or_none(ends),
         )
+    counters = pair_up(totals)
+    refusal = counters.get(LAST_API_REFUSAL)
     clauses = text.decode().split("; ") if text else map(str, of_code)
     return LimitStatus(
         name=ref.name,
@@ -202,8 +208,15 @@ def _read_row(ref: LimitRef, row: Sequence[Any], now: int, of_code: Sequence[Lim
         runnable=0,
         oldest=None,
         forecast=None,
-        totals=read_totals(pair_up(totals)),
+        totals=read_totals(counters),
+        last_api_refusal=_read_refusal(refusal) if refusal else None,
     )
+
+
+def _read_refusal(packed: str) -> ApiRefusal:
+    """Return what ``learn.lua`` has noted of a refusal."""
+    at, _, request = packed.partition(" ")
+    return ApiRefusal(at_time(int(at)), *json.loads(request))
 
 
 def _read_pauses(ref: LimitRef, paused_us: int, origin: str, now: int) -> tuple[Pause, ...]:
@@ -229,6 +242,40 @@ def read_changes(
     command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
     _, (rows,) = yield from read_keys(observer, command)
     return [_read_change(change_id.decode(), pair_up(flat)) for change_id, flat in rows]
+
+
+def read_history(
+    observer: Observer, most: int = 100, before: str | None = None
+) -> Plan[list[Change]]:
+    """Return :func:`read_changes`, and among them the last refusal of each limit by its API.
+
+    A refusal is a value with the action ``"429"`` and the task in ``new``.
+    """
+    changes = yield from read_changes(observer, most, before)
+    oldest = _order(changes[-1].id) if len(changes) == most else (0, 0)
+    newest = (inf, 0) if before is None else _order(before)
+    names, found = (yield from read_names(observer)), list[Change]()
+    for start in range(0, len(names), _TOTALS_OF_A_CALL):
+        batch = names[start : start + _TOTALS_OF_A_CALL]
+        reads = [("HGET", f"{observer.keys.totals()}{name}", LAST_API_REFUSAL) for name in batch]
+        _, packed = yield from read_keys(observer, *reads)
+        refusals = zip(batch, packed, strict=True)
+        found += [_refused(name, text.decode()) for name, text in refusals if text]
+    found = [one for one in found if oldest < _order(one.id) < newest]
+    return sorted([*changes, *found], key=lambda one: _order(one.id), reverse=True)[:most]
+
+
+def _order(change_id: str) -> tuple[float, ...]:
+    """Return the place of a change in the log, by its id."""
+    return tuple(map(int, change_id.split("-")))
+
+
+def _refused(name: str, packed: str) -> Change:
+    refusal = _read_refusal(packed)
+    field = name if refusal.key is None else f"{name}:{refusal.key}"
+    task = f"task {refusal.task_id} ({refusal.task})" if refusal.task_id else ""
+    ms, us = divmod(int(packed.partition(" ")[0]), 1000)
+    return Change(f"{ms}-{us}", refusal.at, "429", field, "", task, None)
 
 
 def _read_change(change_id: str, about: Mapping[str, str]) -> Change:

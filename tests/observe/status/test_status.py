@@ -342,23 +342,6 @@ def test_a_weight_that_ends(lines: Protocol) -> None:
     assert status_of(lines, "api").weight == 1
 
 
-def test_a_limit_beside_thousands_of_keys_has_its_forecast(lines: Protocol) -> None:
-    """Which tasks of the other lines need it too is unknown, so it may end later."""
-    lines.add_worker()
-    for number in range(2100):
-        lines.park(
-            f"m{number}", [("mail", number)], queue="q" if number % 2 else "r", may_run=False
-        )
-    for number in range(50):
-        lines.park(f"a{number}", ["api"], queue="r", may_run=False)
-    for found in (status_of(lines, "api").forecast, lines.limiter.explain("a49").forecast):
-        assert found is not None
-        assert (found.waiting, found.seconds, found.cause) == (50, None, "lines")
-        assert found.earliest == lines.time(49)
-    exact = lines.limiter["api"].forecast()  # reads all lines, however many
-    assert (exact.waiting, exact.seconds, exact.at) == (50, 49, lines.time(49))
-
-
 def test_the_tasks_of_each_queue_are_counted_exactly_or_at_least(lines: Protocol) -> None:
     for number in range(2500):
         lines.park(

@@ -6,6 +6,10 @@
 -- For how long (ms) totals are kept: eight days.
 local TOTALS_KEPT_MS = 691200000
 
+-- The field beside the counters that is a text, of the last refusal by an API: when (us), a space, and JSON of the key
+-- and the task that had sent the request. No record has it. Twin: `observe/totals.py`.
+local LAST_API_REFUSAL = 'last_api_refusal'
+
 -- The name for which the lines of paused fan-outs wait. It has no limits, only pauses: one for each fan-out, by a key of
 -- the name. It is never defined, and nothing is counted for it. Twin: `FAN_OUT_NAME` in `celery_throttle/store/keys.py`.
 local FAN_OUT_NAME = '@fan-out'
@@ -16,6 +20,11 @@ local function increase_total(name, counter, amount)
   if name ~= FAN_OUT_NAME and redis.pcall('HINCRBY', totals, counter, amount) == amount then
     redis.pcall('PEXPIRE', totals, TOTALS_KEPT_MS)
   end
+end
+
+-- Write a text beside the totals of a limit. They are there, so that it expires with them.
+local function note_in_totals(name, field, text)
+  redis.pcall('HSET', KEYS[#KEYS] .. name, field, text)
 end
 
 -- Increase the same total of each limit of a descriptor.

@@ -13,6 +13,7 @@
 --       5   its period (us); 0 for that of the limit
 --       6   how long (us) after its request the answer came; -1 if it says nothing about the rate
 --       7   about: JSON, who stops the limit and why
+--       8   JSON: the key, and the task that has sent the request; '' unless refused
 -- Reply {1, for how long (us) the limit stops that stops longest}
 --       {-2, index, now (us)}    this requirement is not defined, or its calendar windows have run out
 -- A row of refusals is a string: the last pause (us), a point, and when (us) its refusal came.
@@ -33,11 +34,11 @@ local DEFAULT_STOP, ADAPTIVE_STOP = 1000000, 100000
 local LONGEST_STOP, ROW_MEMORY = 300000000, 60000000
 
 local function read_answer(i)
-  local from = #ARGV - 7 * (count - i + 1)
+  local from = #ARGV - 8 * (count - i + 1)
   return {
     kind = ARGV[from + 1], stop = tonumber(ARGV[from + 2]), left = tonumber(ARGV[from + 3]),
     quota = tonumber(ARGV[from + 4]), period = tonumber(ARGV[from + 5]), took = tonumber(ARGV[from + 6]),
-    about = ARGV[from + 7],
+    about = ARGV[from + 7], request = ARGV[from + 8],
   }
 end
 
@@ -105,6 +106,7 @@ for i, requirement in ipairs(requirements) do
   end
   if answer.kind == 'refused' then
     increase_total(requirement.name, 'api_refusals', 1)
+    note_in_totals(requirement.name, LAST_API_REFUSAL, format_integer(now) .. ' ' .. answer.request)
   end
   if stop > 0 then
     local names = { KEYS[2 + keys * (i - 1) + (requirement.has_key and 2 or 1)], KEYS[row + 1], KEYS[row + 2] }

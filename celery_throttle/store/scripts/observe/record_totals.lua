@@ -27,7 +27,13 @@ end
 
 local function totals_of(name)
   local found = redis.call('HGETALL', KEYS[#KEYS] .. name)
-  return found[1] and ' ' .. table.concat(found, ' ')
+  local counters = {}
+  for i = 1, #found, 2 do
+    if found[i] ~= 'last_api_refusal' then -- the only text, see `counters.lua`
+      counters[#counters + 1] = found[i] .. ' ' .. found[i + 1]
+    end
+  end
+  return counters[1] and ' ' .. table.concat(counters, ' ')
 end
 
 local function last_of(key)
