@@ -186,7 +186,9 @@ class LinePublisher:
                 mode=Mode.JUST_SENT,  # it takes no units: tasks that wait already come first
                 settles=limits.settles,
             )
-            call = park_call(throttle.keys, queue, [waiter])
+            kept = limits.kept.for_task(returns=bool(message.headers.get("retries")))
+            name = message.headers["task"]
+            call = park_call(throttle.keys, queue, [waiter], kept=kept, task_name=name)
             (reply,) = throttle.run_plan(park(throttle.plans, call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", task_id, error)

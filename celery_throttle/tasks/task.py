@@ -38,6 +38,11 @@ class ThrottledTask(Task):
         throttle_on_max_wait: What happens to such a task. ``"fail"`` (the default): it fails at
             once with :class:`WaitTooLongError`. ``"drop"``: it is discarded, and its state becomes
             REVOKED. The same applies to :class:`QueueFullError` and :class:`KeysFullError`.
+        throttle_keep_waiting: Which of the tasks that wait with the same name, limits and keys go
+            on waiting. ``"all"`` (the default); ``"newest"``: a task that begins to wait replaces
+            the one that waits; or ``"first"``: while one waits, no other joins it. The others end
+            with the state REVOKED. A task that runs does not wait; one that waits again (a retry,
+            a run that a limit stopped, a task whose worker died) gives way to the one that waits.
         throttle_settles: Whether ``throttle_cost`` is an estimate: calls in the body use these
             units, by ``reserve()`` or a wrapped client, and settle them. The units that no call
             uses are refunded at the end of the task. Default False.
@@ -61,6 +66,7 @@ class ThrottledTask(Task):
     throttle_cost: CostSpec = 1
     throttle_max_wait: Duration | None = None
     throttle_on_max_wait: Literal["fail", "drop"] = "fail"
+    throttle_keep_waiting: Literal["all", "newest", "first"] = "all"
     throttle_settles: bool = False
     throttle_restart: bool = False
     throttle_track: bool = False

@@ -24,6 +24,7 @@ from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, par
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
+from celery_throttle.operations.waiting import Kept
 from celery_throttle.tasks.settings import Spec
 
 #: A cost, or the argument that has it (``"{tokens}"``); for all limits, or by limit name.
@@ -46,6 +47,7 @@ class TaskLimits:
     drop: bool
     track: bool
     settles: bool = False  #: whether runs settle what is taken for them
+    kept: Kept = Kept.ALL  #: which tasks of a line may wait
 
     @classmethod
     def none(cls) -> TaskLimits:
@@ -106,6 +108,7 @@ class TaskLimits:
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
             settles=bool(getattr(task, "throttle_settles", False)),
+            kept=_read_kept(task, where),
         )
         return limits if arguments else replace(limits, fixed=limits.requirement((), {}))
 
@@ -151,6 +154,17 @@ def _read_drop(task: type[Task] | Task, where: str) -> bool:
             f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
         )
     return bool(after == "drop")
+
+
+def _read_kept(task: type[Task] | Task, where: str) -> Kept:
+    kept = getattr(task, "throttle_keep_waiting", "all")
+    names = {one.name.lower(): one for one in Kept}
+    if not isinstance(kept, str) or kept not in names:
+        raise ConfigurationError(
+            f"{where}: throttle_keep_waiting is {shown(kept)}: it must be 'all', 'newest' or "
+            "'first'"
+        )
+    return names[kept]
 
 
 @contextmanager

@@ -151,6 +151,11 @@ class EntryBuilder:
             raise FanOutError(
                 f"{where} has no limit, so there is no line for it: send it by delay()"
             )
+        if limits.kept:
+            raise FanOutError(
+                f"{where} has throttle_keep_waiting={limits.kept.name.lower()!r}, but all tasks of "
+                "a fan-out run; allowed: 'all'"
+            )
         for option in ("eta", "countdown"):
             if options.get(option):
                 raise FanOutError(
