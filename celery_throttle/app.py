@@ -23,7 +23,7 @@ from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import Run, current_run, declare_units_field
 from celery_throttle.tasks.settings import Spec, check_lease
 from celery_throttle.tasks.task import CheckedSend, ThrottledTask
-from celery_throttle.tasks.task_limits import read_templates
+from celery_throttle.tasks.task_limits import read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +120,7 @@ class Throttle(AppLimits):
             check_lease("lease", lease)
         if limits is not None and routes is not None:
             for pattern, spec in self.settings.routes.items():
-                read_templates(spec, self.limits, f"throttle_routes[{pattern!r}]")
+                read_entries(spec, self.limits, f"throttle_routes[{pattern!r}]")
         declare_units_field()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one

@@ -28,6 +28,7 @@ from celery_throttle.observe.status_text import to_json
 from celery_throttle.observe.text import count
 from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.functions import texts_of
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 
@@ -130,10 +131,7 @@ def dump(target: Target, *, as_json: bool) -> None:
     # Those of the rules file go before those of the code.
     of_file = throttle.run_plan(read_rules_in_force(throttle.observer)).routes
     of_code = throttle.settings.routes if target.has_app else {}
-    routes = {
-        task: [spec] if isinstance(spec, str) else [*spec]
-        for task, spec in {**of_file, **of_code, **of_file}.items()
-    }
+    routes = {task: texts_of(spec) for task, spec in {**of_file, **of_code, **of_file}.items()}
     if not as_json:
         click.echo(dump_rules(limits, weights, routes), nl=False)
         return

@@ -18,6 +18,7 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rules.file import RulesFile
 from celery_throttle.limits.rules.rules import Rules, compile_route
 from celery_throttle.operations.rules import FileRules
+from celery_throttle.tasks.functions import read_attribute
 from celery_throttle.tasks.settings import Settings, Spec
 from celery_throttle.tasks.task_limits import TaskLimits
 
@@ -76,7 +77,7 @@ class Declared:
 
         The routes of the file come before those of the code.
         """
-        spec: Spec | None = getattr(task, "throttle", None)
+        spec: Spec | None = read_attribute(task, "throttle")
         if spec is None and self.rules:
             spec = _find_route(self.rules.routes, str(task.name))
         if spec is None:

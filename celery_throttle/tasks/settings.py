@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
+from celery_throttle.limits.key import HasRef
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
-from celery_throttle.limits.requirement import parse_definitions
+from celery_throttle.limits.requirement import CallFunction, parse_definitions
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.store.url import is_store_url, safe_url
 from celery_throttle.tasks import option_warnings
@@ -21,8 +22,12 @@ from celery_throttle.tasks.messages.broker import broker_url
 
 T = TypeVar("T")
 
-#: The limits of a task: one key template or several, such as ``"mail:{tenant_id}"``.
-Spec = str | Sequence[str]
+#: A limit of a task: a key template such as ``"mail:{tenant_id}"``, a handle, or a function of the
+#: task's arguments that returns what a task may have, or None.
+OneSpec = str | HasRef | CallFunction
+
+#: The limits of a task: one or several.
+Spec = OneSpec | Sequence[OneSpec]
 
 #: Checks the value of a setting with this name, and returns it.
 Check = Callable[[str, Any], Any]
