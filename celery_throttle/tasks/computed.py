@@ -12,12 +12,13 @@ from inspect import Signature
 from typing import Any
 
 from celery_throttle.errors import LimitFunctionError, ThrottleError, UnknownLimitError, shown
+from celery_throttle.limits.cost import ArgumentCost
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK, Requirement, check_ref_count
 from celery_throttle.operations.replies import unknown_limit_error
-from celery_throttle.tasks.costs import ArgumentCost, TaskCosts, read_result
+from celery_throttle.tasks.costs import TaskCosts, read_result
 from celery_throttle.tasks.functions import TaskFunction
 
 #: A limit of a task as it was read: a template, or a function that returns limits.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from celery_throttle.errors import CostError, LimitError, LimitFunctionError, shown
-from celery_throttle.limits.cost import Cost, to_millionths
+from celery_throttle.limits.cost import ArgumentCost, Cost, to_millionths
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import CallFunction
 from celery_throttle.tasks.functions import TaskFunction
@@ -19,39 +18,6 @@ OneCost = Cost | str | CallFunction
 
 #: A cost for all limits, or by limit name.
 CostSpec = OneCost | Mapping[str, OneCost]
-
-_ARGUMENT = re.compile(r"(?P<length>len\()?\{(?P<name>\w+)\}(?(length)\))")
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentCost:
-    """A cost that is the value of an argument, or its length."""
-
-    name: str
-    is_length: bool
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The name of the argument."""
-        return (self.name,)
-
-    @property
-    def optional(self) -> Mapping[str, Any]:
-        """No argument may be missing."""
-        return {}
-
-    def amount(self, value: Any) -> int:
-        """Return the cost in millionths of a unit; CostError if the value is none."""
-        if not self.is_length:
-            return to_millionths(value)
-        try:
-            return to_millionths(len(value))
-        except TypeError:
-            raise CostError(
-                f"the argument {self.name!r} is {shown(value)}, which has no length; allowed with "
-                f"'len({{{self.name}}})': such as a list"
-            ) from None
-
 
 #: The cost for one limit, once it was read; a number is in millionths of a unit.
 ReadCost = int | ArgumentCost | TaskFunction
@@ -81,9 +47,9 @@ class TaskCosts:
         """
 
         def read_one(written: Any, limits: Iterable[str]) -> ReadCost:
-            match = _ARGUMENT.fullmatch(written) if isinstance(written, str) else None
-            if match and match["name"].isidentifier():
-                return ArgumentCost(match["name"], is_length=bool(match["length"]))
+            argument = ArgumentCost.parse(written)
+            if argument is not None:
+                return argument
             if callable(written):
                 return make_function(written)
             for name in limits:

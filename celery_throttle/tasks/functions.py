@@ -137,5 +137,12 @@ def texts_of(spec: Any) -> list[str]:
     ]
 
 
+def text_of(cost: Any) -> Any:
+    """Return the cost of a task; of a function, what names it."""
+    if isinstance(cost, Mapping):
+        return {name: text_of(each) for name, each in cost.items()}
+    return f"function {_name_of(cost)}" if callable(cost) else cost
+
+
 def _name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)

@@ -19,18 +19,18 @@ from celery_throttle.errors import (
     UnknownLimitError,
     shown,
 )
+from celery_throttle.limits.cost import ArgumentCost
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, parse_templates
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.tasks.computed import ComputedLimits, Entry
-from celery_throttle.tasks.costs import ArgumentCost, TaskCosts, is_plain
+from celery_throttle.tasks.costs import CostSpec, TaskCosts, is_plain
 from celery_throttle.tasks.functions import (
     TaskFunction,
     is_function,
     items_of_spec,
-    read_attribute,
 )
 from celery_throttle.tasks.settings import Spec
 
@@ -96,8 +96,10 @@ class TaskLimits:
         return Requirement(tuple(refs), tuple(costs))
 
     @classmethod
-    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
-        """Read the attributes of a task.
+    def read(
+        cls, task: type[Task] | Task, spec: Spec, cost: CostSpec, known: Mapping[str, Limits]
+    ) -> TaskLimits:
+        """Read limits and a cost, of the task or its route, and the other attributes of the task.
 
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
@@ -109,7 +111,7 @@ class TaskLimits:
         names = [template.name for template in templates]
         with _named(where):
             costs = TaskCosts.read(
-                read_attribute(task, "throttle_cost", 1),
+                cost,
                 names,
                 known,
                 partial(TaskFunction.of, signature=signature, where=where, option="throttle_cost"),

@@ -80,9 +80,9 @@ def _find_mistakes(throttle: AppLimits) -> list[ThrottleError]:
     if enabled and (written or settings.has_server):
         with _collected(found):
             Store(settings.url, timeout=settings.timeout, prefix=settings.prefix)
-    for pattern, spec in routes.items():
+    for pattern, route in routes.items():
         with _collected(found):
-            read_entries(spec, known, f"throttle_routes[{pattern!r}]")
+            read_entries(route.limits, known, f"throttle_routes[{pattern!r}]")
     for _, task in sorted(throttle.app.tasks.items()):
         with _collected(found):
             _check_task(throttle, task, known)

@@ -181,7 +181,7 @@ def test_the_order_of_routes(app: Any) -> None:
 
     def spec(name: str, **options: Any) -> Any:
         task = app.task(name=name, shared=False, lazy=False, **options)(nothing)
-        return app.throttle.declared.spec_of(task)
+        return app.throttle.declared.route_of(task).limits
 
     assert spec("a.b") == "mail:eu"
     assert spec("a.c") == "mail"

@@ -498,6 +498,39 @@ def test_a_task_says_more_than_a_route_and_a_name_more_than_a_pattern(app: Celer
     assert scopes(define(app, name="shop.y", throttle="mail:us")) == ["mail:us"]
 
 
+def test_a_route_may_have_a_cost(app: Celery) -> None:
+    routes: Any = {
+        "shop.a": {"limits": ["mail:{tenant_id}", "stripe"], "cost": {"stripe": "{units}"}},
+        "shop.b": {"limits": "stripe"},
+        "shop.c": {"limits": "stripe", "cost": lambda units: units + 1},
+    }
+    throttle = Throttle(app, limits=LIMITS, routes=routes)
+
+    def costs(name: str) -> tuple[int, ...]:
+        limits = throttle.task_limits(define(app, name=name, throttle_cost=3))
+        assert limits is not None
+        return require(limits, (1,), {"units": 7}).costs
+
+    million = 1_000_000
+    assert [costs(name) for name in routes] == [
+        (million, 7 * million),
+        (3 * million,),
+        (8 * million,),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("route", "text"),
+    [
+        ({"limit": "mail"}, "throttle_routes['a'] has the key 'limit'; allowed: 'limits', and"),
+        ({"cost": 2}, "throttle_routes['a'] has no 'limits'; allowed: 'limits', and 'cost'"),
+    ],
+)
+def test_a_route_with_another_key(app: Celery, route: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        Throttle(app, limits=LIMITS, routes={"a": route})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
