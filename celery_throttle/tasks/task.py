@@ -13,8 +13,9 @@ from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLim
 from celery_throttle.limits.duration import Duration
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits, active_throttles
+from celery_throttle.tasks.costs import CostSpec
 from celery_throttle.tasks.settings import Spec
-from celery_throttle.tasks.task_limits import CostSpec, TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 
 #: Options of a message that hold the tasks to run after it.
 _FOLLOWING = ("chain", "chord", "link", "link_error")
@@ -27,12 +28,14 @@ class ThrottledTask(Task):
 
     Attributes:
         throttle: The limits: ``"stripe"``; ``"mail:{tenant_id}"``, whose key is the argument of
-            that name; or a list of these, all of which must allow the task. None (the default): the
-            app's ``throttle_routes`` decide.
+            that name; a handle with a key; a function of arguments that returns one of these, or
+            None for no limit; or a list of these, all of which must allow the task. None (the
+            default): the app's ``throttle_routes`` decide.
         throttle_cost: Units that the task takes from each of its limits, above 0, whole or not. Or
-            ``"{tokens}"``, the argument that contains the number. Or a dict that maps limit names
-            to one of these; for a limit that it does not contain, the cost is 1. A task takes one
-            slot of a limit with slots, whatever its cost. Default 1.
+            ``"{tokens}"``, the argument that contains the number; or ``"len({items})"``, the
+            argument whose length it is; or a function of arguments that returns it. Or a dict that
+            maps limit names to one of these; for a limit that it does not contain, the cost is 1. A
+            task takes one slot of a limit with slots, whatever its cost. Default 1.
         throttle_max_wait: Seconds, 0 to 1e9. A task that is expected to wait longer does not join
             its line. None (the default): any wait.
         throttle_on_max_wait: What happens to such a task. ``"fail"`` (the default): it fails at
