@@ -21,9 +21,9 @@ from celery_throttle.operations.author import Author
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import Run, current_run, current_task, declare_units_field
-from celery_throttle.tasks.settings import Spec, check_lease
+from celery_throttle.tasks.settings import RouteSpec, check_lease
 from celery_throttle.tasks.task import CheckedSend, ThrottledTask
-from celery_throttle.tasks.task_limits import read_templates
+from celery_throttle.tasks.task_limits import read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,8 @@ class Throttle(AppLimits):
         app: The app. An app has one ``Throttle``. Create it before you send tasks.
         limits: The limits of the code, by name; see :class:`Limiter`. Default: none.
         routes: The limits of tasks by task name, or by a pattern with ``*``, in the form of the
-            task attribute ``throttle``. They apply to tasks without that attribute. Default: none.
+            task attribute ``throttle``, or as a dict of ``limits`` and ``cost``. They apply to
+            tasks without that attribute. Default: none.
         enabled: False allows every task and request, and calls no server. Default True.
         url: The URL of the server; see :class:`Limiter`. Default: the environment variable
             ``THROTTLE_URL``, or the broker, if that is Redis or Valkey.
@@ -90,7 +91,7 @@ class Throttle(AppLimits):
         app: Celery,
         limits: Mapping[str, LimitsLike] | None = None,
         *,
-        routes: Mapping[str, Spec] | None = None,
+        routes: Mapping[str, RouteSpec] | None = None,
         enabled: bool | None = None,
         url: str | None = None,
         prefix: str | None = None,
@@ -119,8 +120,8 @@ class Throttle(AppLimits):
         if lease is not None:
             check_lease("lease", lease)
         if limits is not None and routes is not None:
-            for pattern, spec in self.settings.routes.items():
-                read_templates(spec, self.limits, f"throttle_routes[{pattern!r}]")
+            for pattern, route in self.settings.routes.items():
+                read_entries(route.limits, self.limits, f"throttle_routes[{pattern!r}]")
         declare_units_field()
         app.throttle = self  # type: ignore[attr-defined]  # Celery apps take attributes
         app.send_task = CheckedSend(app)  # type: ignore[method-assign]  # it is one

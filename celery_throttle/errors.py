@@ -9,6 +9,7 @@
     │   ├── CostError                       a cost that can never pass its limit
     │   └── KeyTemplateError                a wrong key template, or argument name in it
     ├── KeyValueError (TypeError)           an argument value that cannot be a key
+    ├── LimitFunctionError                  a function that raised, or returned no limit or cost
     ├── UnknownLimitError (LookupError)     a name that no limit has
     ├── ConfigurationError                  a setting that is wrong, or contradicts another
     │   └── RulesError                      a rules file with mistakes
@@ -69,6 +70,10 @@ class KeyTemplateError(LimitError):
 
 class KeyValueError(ThrottleError, TypeError):
     """A value cannot be a key or a part of one, or an argument is missing. Also a ``TypeError``."""
+
+
+class LimitFunctionError(ThrottleError):
+    """A function that gives limits or costs has raised an error, or has returned a wrong value."""
 
 
 class UnknownLimitError(ThrottleError, LookupError):

@@ -243,6 +243,11 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
                 "waiting list: lines that wait at the limit, by rank and virtual time",
             ),
             (
+                _KEYS.surplus("<queue>")[1],
+                "zset",
+                "waiting list of the tasks that end as revoked (`throttle_keep_waiting`)",
+            ),
+            (
                 _KEYS.waiting_lists(_REF),
                 "hash",
                 "waiting lists of the limit, with the packed names of the keys of their queues",

@@ -16,6 +16,7 @@ from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, read_takes
 from celery_throttle.operations.waiting import (
+    Kept,
     Mode,
     WaitingTask,
     claim_call,
@@ -65,6 +66,7 @@ class Claimed:
     field: str = ""
     position: int = 0
     takes: Sequence[Taken] = ()
+    surplus: bool = False
 
 
 @dataclass
@@ -130,6 +132,7 @@ class Protocol:
         may_run: bool = True,
         temporary: bool = False,
         settles: bool = False,
+        kept: Kept = Kept.ALL,
     ) -> Parked:
         keys, requirement = self.keys, self.require(limits, cost)
         wait = None if max_wait == FOREVER else max_wait / SECOND
@@ -154,6 +157,8 @@ class Protocol:
             lease=lease / SECOND,
             acknowledged=acknowledged,
             temporary=temporary,
+            kept=kept,
+            task_name="task",
             now=self.now,
         )
         ((outcome, *about),) = self.store.run(call)
@@ -247,6 +252,7 @@ class Protocol:
             field.decode(),
             position,
             read_takes(takes),
+            kind == 2,
         )
 
     def drain(
@@ -279,6 +285,10 @@ class Protocol:
             for key in client.keys("{throttle}:waiting:*")
             for line in client.zrange(key, 0, -1)
         )
+        for queue in client.keys("{throttle}:messages:*"):
+            surplus = self.keys.surplus(queue.decode().partition(":messages:")[2])[0].encode()
+            if client.exists(surplus):
+                lines[surplus] = queue.decode()
         assert set(client.keys("{throttle}:line:*")) == set(lines), "a line that is not known"
         assert places == Counter(list(lines)), "a line waits at exactly one limit"
         tasks = Counter(dict.fromkeys(lines.values(), 0))
@@ -292,7 +302,8 @@ class Protocol:
             "a list no claim looks at"
         )
         waits = {key: client.hkeys(key) for key in client.keys("{throttle}:waiting-lists:*")}
-        assert sorted(chain.from_iterable(waits.values())) == sorted(due)
+        registered = [one for one in due if b":waiting:@surplus/" not in one]
+        assert sorted(chain.from_iterable(waits.values())) == sorted(registered)
         waited = [
             (key.split(b":")[2], one)
             for key in client.keys("{throttle}:waiting-list-index:*")
@@ -305,8 +316,8 @@ class Protocol:
             for line, place in client.zrange(key, 0, -1, withscores=True):
                 [(_, first)] = client.zrange(line, 0, 0, withscores=True)
                 assert place // RANK == first // RANK, "a line is of the rank of its first task"
-                waiting[limit] += client.zcard(line)
-        assert waiting == {
+                waiting[limit] += client.zcard(line) if limit != b"@surplus" else 0
+        assert +waiting == {
             key.removeprefix(b"{throttle}:backlog:"): int(client.get(key))
             for key in client.keys("{throttle}:backlog:*")
         }

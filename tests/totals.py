@@ -26,5 +26,5 @@ def joined(totals: Mapping[str, int]) -> int:
 
 def left(totals: Mapping[str, int]) -> int:
     """How often a task has left a line."""
-    others = ("handed_out", "revoked", "discarded", "removed")
+    others = ("handed_out", "replaced", "revoked", "discarded", "removed")
     return claimed(totals) + sum(totals.get(counter, 0) for counter in others)

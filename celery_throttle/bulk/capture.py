@@ -22,6 +22,7 @@ from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.operations.waiting import Mode, WaitingTask, park, park_call
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.context import computed_headers
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import is_bound, rank_of
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -173,9 +174,11 @@ class LinePublisher:
         throttle, task_id = self._throttle, message.headers["id"]
         try:
             args, kwargs, _ = message.payload
-            requirement = limits.fixed or limits.requirement(args, kwargs)
+            requirement = limits.requirement(args, kwargs)
+            if requirement is None:
+                return False
             queue, rank, expires = self._destinations.read(message)
-            packed = packing.pack(message)
+            packed = packing.pack(message, computed_headers(limits, requirement))
             waiter = WaitingTask(
                 task_id,
                 packed,
@@ -186,7 +189,9 @@ class LinePublisher:
                 mode=Mode.JUST_SENT,  # it takes no units: tasks that wait already come first
                 settles=limits.settles,
             )
-            call = park_call(throttle.keys, queue, [waiter])
+            kept = limits.kept.for_task(returns=bool(message.headers.get("retries")))
+            name = message.headers["task"]
+            call = park_call(throttle.keys, queue, [waiter], kept=kept, task_name=name)
             (reply,) = throttle.run_plan(park(throttle.plans, call, requirement.refs))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", task_id, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import format_limits
 from celery_throttle.limits.rules.file import load_rules
-from celery_throttle.limits.rules.rules import Change, Rules, diff_rules, dump_rules
+from celery_throttle.limits.rules.rules import Change, Route, Rules, diff_rules, dump_rules
 from celery_throttle.observe.status.definitions import (
     definitions_in_force,
     limits_below_rules,
@@ -28,6 +29,7 @@ from celery_throttle.observe.status_text import to_json
 from celery_throttle.observe.text import count
 from celery_throttle.store.keys import Keys
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.functions import text_of, texts_of
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 
@@ -130,10 +132,8 @@ def dump(target: Target, *, as_json: bool) -> None:
     # Those of the rules file go before those of the code.
     of_file = throttle.run_plan(read_rules_in_force(throttle.observer)).routes
     of_code = throttle.settings.routes if target.has_app else {}
-    routes = {
-        task: [spec] if isinstance(spec, str) else [*spec]
-        for task, spec in {**of_file, **of_code, **of_file}.items()
-    }
+    both = {**of_file, **of_code, **of_file}
+    routes = {task: Route(texts_of(each.limits), text_of(each.cost)) for task, each in both.items()}
     if not as_json:
         click.echo(dump_rules(limits, weights, routes), nl=False)
         return
@@ -141,6 +141,6 @@ def dump(target: Target, *, as_json: bool) -> None:
         {
             "limits": {Keys.field(ref): format_limits(some) for ref, some in limits.items()},
             "weights": {Keys.field(ref): weight for ref, weight in weights.items()},
-            "routes": routes,
+            "routes": {task: asdict(route) for task, route in routes.items()},
         }
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from math import isfinite
+from typing import Any
 
 from celery_throttle.errors import CostError, shown
 
@@ -16,6 +20,8 @@ _ABOVE_ANY_LIMIT = MILLION**5
 
 # The thread's own context may round to a few digits.
 _EXACT = Context(prec=3 * _MAX_DIGITS)
+
+_ARGUMENT = re.compile(r"(?P<length>len\()?\{(?P<name>\w+)\}(?(length)\))")
 
 #: A number of units. Fractions are rounded to a millionth of a unit.
 Cost = int | float | Decimal | Fraction
@@ -51,3 +57,41 @@ def _round(cost: Cost) -> int:
             return _ABOVE_ANY_LIMIT
         return int(_EXACT.multiply(cost, MILLION).to_integral_value(ROUND_HALF_EVEN))
     return min(round(Fraction(cost) * MILLION), _ABOVE_ANY_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentCost:
+    """A cost that is the value of an argument, or its length."""
+
+    name: str
+    is_length: bool
+
+    @classmethod
+    def parse(cls, written: object) -> ArgumentCost | None:
+        """Parse ``"{tokens}"`` or ``"len({items})"``; None for anything else."""
+        match = _ARGUMENT.fullmatch(written) if isinstance(written, str) else None
+        if match is None or not match["name"].isidentifier():
+            return None
+        return cls(match["name"], is_length=bool(match["length"]))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The name of the argument."""
+        return (self.name,)
+
+    @property
+    def optional(self) -> Mapping[str, Any]:
+        """No argument may be missing."""
+        return {}
+
+    def amount(self, value: Any) -> int:
+        """Return the cost in millionths of a unit; CostError if the value is none."""
+        if not self.is_length:
+            return to_millionths(value)
+        try:
+            return to_millionths(len(value))
+        except TypeError:
+            raise CostError(
+                f"the argument {self.name!r} is {shown(value)}, which has no length; allowed with "
+                f"'len({{{self.name}}})': such as a list"
+            ) from None

@@ -7,9 +7,11 @@ value of ``tenant_id`` from a task's arguments, and the template encodes it as a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
+from types import MappingProxyType
 from typing import Any
 
 from celery_throttle.errors import (
@@ -19,8 +21,17 @@ from celery_throttle.errors import (
     LimitError,
     shown,
 )
-from celery_throttle.limits.key import LimitRef, check_name, encode_part, join_parts
+from celery_throttle.limits.key import LimitRef, RefLike, check_name, encode_part, join_parts
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK, check_ref_count
+
+_NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+
+
+#: An argument in a part of a key: ``{name}``; ``{name?}`` and ``{name=text}`` may be missing.
+_PART = re.compile(r"\{(?P<name>\w+)(?:(?P<optional>\?)|=(?P<default>[^{}]+))?\}")
+
+#: In place of a default: without the argument, the limit does not apply.
+_NO_LIMIT = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +40,29 @@ class KeyTemplate:
 
     Made by :meth:`parse` from ``text``. The ``parts`` of the key are encoded, with None in place of
     an argument; ``arguments`` are the names of these.
+
+    ``{tenant_id?}``: if the argument is None or missing, the limit does not apply to the call.
+    ``{tenant_id=none}``: then this part of the key is ``none``. ``fallbacks`` has these parts,
+    encoded, empty for no limit; None for an argument that must be given, and may be None.
     """
 
     text: str
     name: str
     parts: tuple[str | None, ...]
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    fallbacks: tuple[str | None, ...] = ()
+
+    @classmethod
+    def of(cls, item: RefLike) -> KeyTemplate:
+        """Return the template of a text, or of a handle, whose key is fixed.
+
+        Raises as :meth:`parse`.
+        """
+        ref = getattr(item, "ref", None)
+        if not isinstance(ref, LimitRef):
+            return cls.parse(item)  # type: ignore[arg-type]  # it checks the type
+        parts = () if ref.key is None else (ref.key,)
+        return cls(":".join((ref.name, *parts)), ref.name, parts)
 
     @classmethod
     def parse(cls, text: str) -> KeyTemplate:
@@ -48,11 +76,14 @@ class KeyTemplate:
             raise KeyTemplateError(f"{shown(text)} is not text; allowed: such as 'mail:{{tenant}}'")
         name, *templates = text.split(":")
         parts: list[str | None] = []
-        arguments: list[str] = []
+        arguments: list[tuple[str, str | None]] = []
         for template in templates:
-            if template[:1] + template[-1:] == "{}" and template[1:-1].isidentifier():
+            match = _PART.fullmatch(template)
+            if match and match["name"].isidentifier():
                 parts.append(None)
-                arguments.append(template[1:-1])
+                default = match["default"]
+                fallback = _NO_LIMIT if match["optional"] else default and encode_part(default)
+                arguments.append((match["name"], fallback))
             elif template and "{" not in template and "}" not in template:
                 parts.append(encode_part(template))
             else:
@@ -60,38 +91,59 @@ class KeyTemplate:
                     f"{shown(template)} in {shown(text)} is not a part of a key; allowed: one "
                     "argument, such as '{tenant_id}', or text without braces"
                 )
-        return cls(text, check_name(name), tuple(parts), tuple(arguments))
+        names, fallbacks = zip(*arguments, strict=True) if arguments else ((), ())
+        return cls(text, check_name(name), tuple(parts), names, fallbacks)
 
-    def ref(self, values: Sequence[Any] = ()) -> LimitRef:
-        """Return the limit and key for the values of ``arguments``, or raise KeyValueError."""
+    @property
+    def optional(self) -> dict[str, None]:
+        """The arguments that a call may lack, with None, by which :meth:`ref` knows it."""
+        both = zip(self.arguments, self.fallbacks, strict=True)
+        return {name: None for name, fallback in both if fallback is not None}
+
+    def ref(self, values: Sequence[Any] = ()) -> LimitRef | None:
+        """Return the limit and key for the values of ``arguments``; None if it does not apply.
+
+        Raises:
+            KeyValueError: a value cannot be a part of a key.
+        """
         if len(values) != len(self.arguments):
             raise KeyValueError(
                 f"{shown(self.text)} was given {len(values)} values; allowed: {len(self.arguments)}"
             )
         if not self.parts:
             return LimitRef(self.name, None)
-        remaining = iter(values)
-        parts = (encode_part(next(remaining)) if part is None else part for part in self.parts)
+        given = list(zip(values, self.fallbacks, strict=True))
+        if any(value is None and fallback == _NO_LIMIT for value, fallback in given):
+            return None
+        remaining = iter(given)
+        parts = (_encode(*next(remaining)) if part is None else part for part in self.parts)
         return LimitRef(self.name, join_parts(parts))
+
+
+def _encode(value: Any, fallback: str | None) -> str:
+    return encode_part(value) if value is not None or fallback is None else fallback
 
 
 def parse_templates(spec: Any) -> tuple[KeyTemplate, ...]:
     """Parse the limits of a task or a route as users write them: a text, or a list of texts.
 
+    A handle such as ``throttle["mail", 42]`` stands for itself.
+
     Raises:
         ConfigurationError: ``spec`` is neither.
         LimitError: a text is wrong, there is none, or one comes twice; or there are more than 100.
     """
-    if not isinstance(spec, (str, list, tuple)):
+    is_single = isinstance(spec, str) or hasattr(spec, "ref")
+    if not (is_single or isinstance(spec, (list, tuple))):
         raise ConfigurationError(
             f"limits {shown(spec)} cannot be read: give a name or a list of names"
         )
-    texts = [spec] if isinstance(spec, str) else list(spec)
-    check_ref_count(texts, MAX_LIMITS_PER_TASK)
-    templates = tuple(KeyTemplate.parse(text) for text in texts)
+    items = [spec] if is_single else list(spec)
+    check_ref_count(items, MAX_LIMITS_PER_TASK)
+    templates = tuple(map(KeyTemplate.of, items))
     if not templates:
         raise LimitError(f"{shown(spec)} names no limit; allowed: a name, or a list of names")
-    if len(set(texts)) != len(texts):
+    if len({template.text for template in templates}) != len(templates):
         raise LimitError(f"{shown(spec)} names the same limit twice")
     return templates
 
@@ -118,9 +170,16 @@ class ArgumentReader:
     _arguments: tuple[_Argument, ...]
 
     @classmethod
-    def for_signature(cls, sig: Signature, names: Iterable[str], function: str) -> ArgumentReader:
+    def for_signature(
+        cls,
+        sig: Signature,
+        names: Iterable[str],
+        function: str,
+        defaults: Mapping[str, Any] = _NO_DEFAULTS,
+    ) -> ArgumentReader:
         """Return a reader of the arguments ``names``; ``sig`` has no ``self`` of a bound task.
 
+        ``defaults``: the values of arguments that a call may lack.
         KeyTemplateError if there is no such parameter, or it is ``*args`` or ``**kwargs`` itself.
         """
         collecting = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -143,7 +202,10 @@ class ArgumentReader:
                 raise KeyTemplateError(
                     f"{function} has no argument {shown(name)}; allowed: {allowed}"
                 )
-            arguments.append(known.get(name) or _Argument(name))
+            argument = known.get(name) or _Argument(name)
+            if argument.default is Parameter.empty and name in defaults:
+                argument = replace(argument, default=defaults[name])
+            arguments.append(argument)
         return cls(function, tuple(arguments))
 
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -51,6 +51,7 @@ _REFUSALS = {
 }
 _DROPS = {
     "late": "by throttle_max_wait",
+    "surplus": "by throttle_keep_waiting",
     "full": "by max-waiting",
     "keys": "by max-keys",
     "cost": "as too costly",
@@ -287,6 +288,7 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("waiting now by key", ", ".join(f"{key} {tasks:,}" for key, tasks in report.top_keys)),
         ("tasks dropped", _reasons(totals.dropped, _DROPS)),
         ("tasks removed", f"{totals.removed:,}{removed}"),
+        ("tasks replaced", f"{totals.replaced:,}" if totals.replaced else ""),
         ("tasks revoked", f"{totals.revoked:,}" if totals.revoked else ""),
         ("tasks discarded", f"{totals.discarded:,}" if totals.discarded else ""),
     ]

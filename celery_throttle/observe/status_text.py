@@ -207,6 +207,7 @@ def totals_text(totals: Totals) -> str:
         (totals.claimed, f"{amount(totals.claimed)} claimed"),
         (totals.requeued, f"{amount(totals.requeued)} requeued"),
         (totals.drops, f"{amount(totals.drops)} dropped"),
+        (totals.replaced, f"{amount(totals.replaced)} replaced"),
         (totals.revoked, f"{amount(totals.revoked)} revoked"),
         (totals.discarded, f"{amount(totals.discarded)} discarded"),
         (totals.removed, f"{amount(totals.removed)} removed"),

@@ -21,8 +21,9 @@ __all__ = ["WAIT_BOUNDS", "Totals"]
 REFUSAL_REASONS = ("limit", "slots", "paused", "keys", "cost")
 
 #: Why tasks do not join a line: they would wait longer than their ``throttle_max_wait``, as many
-#: tasks wait as may, as many keys as may are in use, or the cost can never pass.
-DROP_REASONS = ("late", "full", "keys", "cost")
+#: tasks wait as may, as many keys as may are in use, the cost can never pass, or another task waits
+#: and ``throttle_keep_waiting`` is ``"first"``.
+DROP_REASONS = ("late", "full", "keys", "cost", "surplus")
 
 #: The field of the totals on the server that is a text: the last refusal by an API. Twin:
 #: ``counters.lua``.
@@ -67,7 +68,10 @@ class Totals:
             expired by then, none of them is counted.
         dropped: Pairs of a reason and the number of tasks that did not join a line for that reason:
             ``"late"`` (expected to wait longer than ``throttle_max_wait``), ``"full"``
-            (``max-waiting`` tasks wait), ``"keys"`` and ``"cost"`` as for ``refused``.
+            (``max-waiting`` tasks wait), ``"keys"`` and ``"cost"`` as for ``refused``, and
+            ``"surplus"`` (another task waits, and ``throttle_keep_waiting`` is ``"first"``).
+        replaced: The tasks that ended as revoked because another one waits in their line
+            (``throttle_keep_waiting``).
         revoked: The tasks that were revoked, or cancelled with their fan-out, while they waited.
         discarded: The waiting tasks that were discarded by ``throttle purge``, or with a queue that
             the broker deletes.
@@ -88,6 +92,7 @@ class Totals:
     lost_claims: int = 0
     lost_slots: int = 0
     dropped: tuple[tuple[str, int], ...] = ()
+    replaced: int = 0
     revoked: int = 0
     discarded: int = 0
     removed: int = 0

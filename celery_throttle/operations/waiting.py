@@ -25,6 +25,18 @@ class Mode(IntEnum):
     JUST_SENT = 2  #: it joins its line if tasks wait there, and else nothing is done
 
 
+class Kept(IntEnum):
+    """Which tasks of a line may wait; the others end as revoked."""
+
+    ALL = 0
+    NEWEST = 1  #: of the tasks with one name, that which joined last
+    FIRST = 2  #: of the tasks with one name, that which joined first
+
+    def for_task(self, *, returns: bool) -> Kept:
+        """Return how a task joins: one that ``returns`` to its line replaces no other one."""
+        return Kept.FIRST if returns and self is Kept.NEWEST else self
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
     """A task to be parked."""
@@ -64,18 +76,21 @@ def park_call(
     lease: float = 0.0,
     acknowledged: Sequence[str] = (),
     temporary: bool = False,
+    kept: Kept = Kept.ALL,
+    task_name: str = "",
     now: Argument = "",
 ) -> Call:
     """Return the call that parks tasks, or admits one of them; see ``park.lua``.
 
     All have the same limits and keys, and wait in one ``queue``, named with its broker. Identities
     are remembered for ``remember`` seconds. ``lease``: of slots, in seconds. ``temporary``: whether
-    the broker deletes the queue with its last consumer. ``now``: microseconds; the server's time by
-    default.
+    the broker deletes the queue with its last consumer. ``task_name``: of all the tasks, needed if
+    not all are ``kept``. ``now``: microseconds; the server's time by default.
     """
     refs = tasks[0].requirement.refs
-    names = [keys.limits, keys.unacknowledged, keys.line(queue, refs), *keys.queue(queue)]
-    head = pack_doubles(to_us(remember), to_us(lease), len(tasks), len(refs))
+    line = keys.line(queue, refs, task_name if kept else "")
+    names = [keys.limits, keys.unacknowledged, line, *keys.queue(queue)]
+    head = pack_doubles(to_us(remember), to_us(lease), len(tasks), len(refs), kept)
     args: list[Argument] = [now, head]
     for ref in refs:
         names += keys.line_limit_keys(queue, ref)
@@ -84,6 +99,8 @@ def park_call(
         args += task.arguments()
     if temporary:
         names.append(keys.temporary_queues)
+    if kept:
+        names += keys.surplus(queue)
     names.append(keys.totals())
     return Call(script("park"), names, [*args, *acknowledged])
 

@@ -276,14 +276,21 @@ class Keys:
         data = task_id.encode("utf-8", "surrogatepass")
         return sha1(data, usedforsecurity=False).digest()[0] % FAN_OUT_NUMBERS
 
-    def line(self, queue: str, refs: Sequence[LimitRef]) -> str:
+    def line(self, queue: str, refs: Sequence[LimitRef], task: str = "") -> str:
         """Return the line of a queue for a set of limits and keys.
+
+        ``task``: the name of the task to which the line belongs, if it has only the tasks of one.
 
         The name contains a digest, since a queue and keys may have any length and content.
         """
         digest = blake2b(digest_size=16)
-        for text in (queue, *(self.field(ref) for ref in refs)):
+        only = (f"@task {task}",) if task else ()
+        for text in (queue, *(self.field(ref) for ref in refs), *only):
             data = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d:" % len(data))
             digest.update(data)
         return f"{self.prefix}:line:{digest.hexdigest()}"
+
+    def surplus(self, queue: str) -> tuple[str, str]:
+        """Return the surplus line of a queue, and its waiting list; see ``line_data.lua``."""
+        return self.line(queue, ()), self.waiting_list(queue, LimitRef("@surplus", None))

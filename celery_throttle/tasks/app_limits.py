@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import Celery, Task, _state
 
-from celery_throttle.errors import RulesError, StoreError, ThrottleError
+from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
 from celery_throttle.limiter.backend import Backend, Plans, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.limit import Limits
@@ -180,12 +180,20 @@ class AppLimits(Limiter):
         name, declared = str(task.name), self.declared
         if name not in declared.tasks:
             try:
-                declared.tasks[name] = declared.read(task)
+                declared.tasks[name] = self._check_kept(name, declared.read(task))
             except ThrottleError as error:
                 declared.tasks[name] = error
         limits = declared.tasks[name]
         if isinstance(limits, ThrottleError):
             raise limits.with_traceback(None)
+        return limits
+
+    def _check_kept(self, task: str, limits: TaskLimits | None) -> TaskLimits | None:
+        if limits is not None and limits.kept and self.settings.waiting == "broker":
+            raise ConfigurationError(
+                f"task {task!r}: throttle_keep_waiting is {limits.kept.name.lower()!r}, which "
+                "needs lines, but throttle_waiting is 'broker'; allowed with it: 'all'"
+            )
         return limits
 
     def limits_with_keys(self) -> set[str]:

@@ -16,9 +16,10 @@ from celery_throttle.errors import ConfigurationError, RulesError, ThrottleError
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rules.file import RulesFile
-from celery_throttle.limits.rules.rules import Rules, compile_route
+from celery_throttle.limits.rules.rules import Route, Rules, compile_route
 from celery_throttle.operations.rules import FileRules
-from celery_throttle.tasks.settings import Settings, Spec
+from celery_throttle.tasks.functions import read_attribute
+from celery_throttle.tasks.settings import Settings
 from celery_throttle.tasks.task_limits import TaskLimits
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,12 @@ class Declared:
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: the limits are wrong.
         """
-        spec = self.spec_of(task)
-        if spec is None:
+        route = self.route_of(task)
+        if route is None:
             return None
-        return TaskLimits.read(task, spec, self.limits if known is None else known)
+        known = self.limits if known is None else known
+        cost = read_attribute(task, "throttle_cost", 1) if route.cost is None else route.cost
+        return TaskLimits.read(task, route.limits, cost, known)
 
     def error_of(self, task: Any) -> ThrottleError | None:
         """Return the error that :meth:`read` raises, or None."""
@@ -71,27 +74,28 @@ class Declared:
             return error
         return None
 
-    def spec_of(self, task: Any) -> Spec | None:
-        """Return the limits of a task as written: its own, or those of its route.
+    def route_of(self, task: Any) -> Route | None:
+        """Return the limits of a task as written: its own, or those of its route, and its cost.
 
         The routes of the file come before those of the code.
         """
-        spec: Spec | None = getattr(task, "throttle", None)
-        if spec is None and self.rules:
-            spec = _find_route(self.rules.routes, str(task.name))
-        if spec is None:
-            try:
-                spec = _find_route(self._settings.routes, str(task.name))
-            except ConfigurationError:  # a worker does not start then, and check() reports it
-                return None
-        return spec
+        own = read_attribute(task, "throttle")
+        if own is not None:
+            return Route(own)
+        route = _find_route(self.rules.routes, str(task.name)) if self.rules else None
+        if route is not None:
+            return route
+        try:
+            return _find_route(self._settings.routes, str(task.name))
+        except ConfigurationError:  # a worker does not start then, and check() reports it
+            return None
 
 
-def _find_route(routes: Mapping[str, Spec], task: str) -> Spec | None:
+def _find_route(routes: Mapping[str, Route], task: str) -> Route | None:
     """Return the route for a name, or else of the first pattern that matches."""
     if task in routes:
         return routes[task]
-    return next((spec for route, spec in routes.items() if compile_route(route).match(task)), None)
+    return next((each for route, each in routes.items() if compile_route(route).match(task)), None)
 
 
 class AppRules:

@@ -31,6 +31,7 @@ from celery_throttle.operations.acquire import Acquisition, Holder, Taken, settl
 from celery_throttle.operations.plan import Plan, Sleep
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item, TaskThrottled
+from celery_throttle.tasks.task_limits import TaskLimits
 
 logger = get_logger(__name__)
 
@@ -40,6 +41,10 @@ _OTHER_CALLS_SECONDS = 0.01
 #: Field of a task's request in which a worker passes units to the run; empty for those of the
 #: task's own limits. None where no worker would take the task back.
 UNITS_FIELD = "throttle_units"
+
+#: Header of messages that workers sent back or parked, or that were sent to a line: a dict; see
+#: ``worker/task_state.py``. The task never sees it.
+STATE_HEADER = "throttle_state"
 
 #: In place of a limit's name in an item: the item counts how often runs stepped out because an API
 #: refused a request. Its key are the limits of that request.
@@ -70,7 +75,8 @@ def current_run(throttle: AppLimits) -> Run | None:
         units = [item for item in items if item[0] != REFUSALS]
         passed = units or throttle.rules_file is not None
         limits = None if passed else throttle.task_limits(task)
-        units = items_of(limits.requirement(request.args, request.kwargs)) if limits else units
+        if limits is not None and limits.computed is None:  # what was computed is passed
+            units = items_of(limits.requirement(request.args, request.kwargs))
         run = request.throttle_run = Run(throttle, units)
         run.restarts = bool(getattr(task, "throttle_restart", False))
         run.refusals = {str(item[1]): int(item[2]) for item in items if item[0] == REFUSALS}
@@ -301,7 +307,14 @@ class Run:
         return bool(find_slot_indexes([name], self._throttle.limits))
 
 
-def items_of(requirement: Requirement) -> list[Item]:
+def items_of(requirement: Requirement | None) -> list[Item]:
     """Return a requirement in the form that is sent between processes."""
+    if requirement is None:
+        return []
     both = zip(requirement.refs, requirement.costs, strict=True)
     return [(ref.name, ref.key, cost) for ref, cost in both]
+
+
+def computed_headers(limits: TaskLimits, requirement: Requirement) -> dict[str, Any]:
+    """Return the header by which a message has what was computed for it; none if nothing was."""
+    return {STATE_HEADER: {"computed": items_of(requirement)}} if limits.computed else {}

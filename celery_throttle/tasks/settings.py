@@ -12,8 +12,10 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
+from celery_throttle.limits.key import HasRef
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
-from celery_throttle.limits.requirement import parse_definitions
+from celery_throttle.limits.requirement import CallFunction, parse_definitions
+from celery_throttle.limits.rules.rules import Route
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.store.url import is_store_url, safe_url
 from celery_throttle.tasks import option_warnings
@@ -21,8 +23,15 @@ from celery_throttle.tasks.messages.broker import broker_url
 
 T = TypeVar("T")
 
-#: The limits of a task: one key template or several, such as ``"mail:{tenant_id}"``.
-Spec = str | Sequence[str]
+#: A limit of a task: a key template such as ``"mail:{tenant_id}"``, a handle, or a function of the
+#: task's arguments that returns what a task may have, or None.
+OneSpec = str | HasRef | CallFunction
+
+#: The limits of a task: one or several.
+Spec = OneSpec | Sequence[OneSpec]
+
+#: A route: the limits of a task, or a dict of ``limits`` and ``cost``.
+RouteSpec = Spec | Mapping[str, Any]
 
 #: Checks the value of a setting with this name, and returns it.
 Check = Callable[[str, Any], Any]
@@ -66,6 +75,11 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _wrong(name, value, ": it must be a dict")
     return value
+
+
+def _routes(name: str, value: Any) -> Mapping[str, Route]:
+    written = _mapping(name, value)
+    return {task: Route.of(route, f"throttle_{name}[{task!r}]") for task, route in written.items()}
 
 
 def _path(name: str, value: Any) -> str:
@@ -152,8 +166,8 @@ class Settings:
         """Name to limits."""
         return parse_definitions(self.written_limits)
 
-    #: Task name, or a pattern with ``*``, to the limits of the task.
-    routes = _Setting[Mapping[str, Spec]]({}, _mapping)
+    #: Task name, or a pattern with ``*``, to the limits and the cost of the task.
+    routes = _Setting[Mapping[str, Route]]({}, _routes)
 
     @cached_property
     def url(self) -> str:

@@ -13,8 +13,9 @@ from celery_throttle.errors import ConfigurationError, ThrottleError, UnknownLim
 from celery_throttle.limits.duration import Duration
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits, active_throttles
+from celery_throttle.tasks.costs import CostSpec
 from celery_throttle.tasks.settings import Spec
-from celery_throttle.tasks.task_limits import CostSpec, TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 
 #: Options of a message that hold the tasks to run after it.
 _FOLLOWING = ("chain", "chord", "link", "link_error")
@@ -27,17 +28,24 @@ class ThrottledTask(Task):
 
     Attributes:
         throttle: The limits: ``"stripe"``; ``"mail:{tenant_id}"``, whose key is the argument of
-            that name; or a list of these, all of which must allow the task. None (the default): the
-            app's ``throttle_routes`` decide.
+            that name; a handle with a key; a function of arguments that returns one of these, or
+            None for no limit; or a list of these, all of which must allow the task. None (the
+            default): the app's ``throttle_routes`` decide.
         throttle_cost: Units that the task takes from each of its limits, above 0, whole or not. Or
-            ``"{tokens}"``, the argument that contains the number. Or a dict that maps limit names
-            to one of these; for a limit that it does not contain, the cost is 1. A task takes one
-            slot of a limit with slots, whatever its cost. Default 1.
+            ``"{tokens}"``, the argument that contains the number; or ``"len({items})"``, the
+            argument whose length it is; or a function of arguments that returns it. Or a dict that
+            maps limit names to one of these; for a limit that it does not contain, the cost is 1. A
+            task takes one slot of a limit with slots, whatever its cost. Default 1.
         throttle_max_wait: Seconds, 0 to 1e9. A task that is expected to wait longer does not join
             its line. None (the default): any wait.
         throttle_on_max_wait: What happens to such a task. ``"fail"`` (the default): it fails at
             once with :class:`WaitTooLongError`. ``"drop"``: it is discarded, and its state becomes
             REVOKED. The same applies to :class:`QueueFullError` and :class:`KeysFullError`.
+        throttle_keep_waiting: Which of the tasks that wait with the same name, limits and keys go
+            on waiting. ``"all"`` (the default); ``"newest"``: a task that begins to wait replaces
+            the one that waits; or ``"first"``: while one waits, no other joins it. The others end
+            with the state REVOKED. A task that runs does not wait; one that waits again (a retry,
+            a run that a limit stopped, a task whose worker died) gives way to the one that waits.
         throttle_settles: Whether ``throttle_cost`` is an estimate: calls in the body use these
             units, by ``reserve()`` or a wrapped client, and settle them. The units that no call
             uses are refunded at the end of the task. Default False.
@@ -61,6 +69,7 @@ class ThrottledTask(Task):
     throttle_cost: CostSpec = 1
     throttle_max_wait: Duration | None = None
     throttle_on_max_wait: Literal["fail", "drop"] = "fail"
+    throttle_keep_waiting: Literal["all", "newest", "first"] = "all"
     throttle_settles: bool = False
     throttle_restart: bool = False
     throttle_track: bool = False

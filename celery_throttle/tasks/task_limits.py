@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import Parameter
 from typing import Any
 
@@ -18,16 +19,21 @@ from celery_throttle.errors import (
     UnknownLimitError,
     shown,
 )
-from celery_throttle.limits.cost import Cost, to_millionths
+from celery_throttle.limits.cost import ArgumentCost
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, parse_templates
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
+from celery_throttle.operations.waiting import Kept
+from celery_throttle.tasks.computed import ComputedLimits, Entry
+from celery_throttle.tasks.costs import CostSpec, TaskCosts, is_plain
+from celery_throttle.tasks.functions import (
+    TaskFunction,
+    is_function,
+    items_of_spec,
+)
 from celery_throttle.tasks.settings import Spec
-
-#: A cost, or the argument that has it (``"{tokens}"``); for all limits, or by limit name.
-CostSpec = Cost | str | Mapping[str, Cost | str]
 
 #: Header with the name of the fan-out that a task, or its retry, is part of.
 FAN_OUT_HEADER = "throttle_fan_out"
@@ -38,7 +44,7 @@ class TaskLimits:
     """The limits that a task declares, read and checked."""
 
     templates: tuple[KeyTemplate, ...]
-    costs: tuple[int | None, ...]  #: of each template, in millionths of a unit; None: an argument's
+    costs: tuple[int | ArgumentCost, ...]  #: of each template, in millionths of a unit
     reader: ArgumentReader  #: reads the arguments that make keys, then those that make costs
     fixed: Requirement | None  #: of every call, if it does not depend on arguments
     slots: tuple[int, ...]  #: indexes of limits with slots, released at the end of the task
@@ -46,6 +52,10 @@ class TaskLimits:
     drop: bool
     track: bool
     settles: bool = False  #: whether runs settle what is taken for them
+    kept: Kept = Kept.ALL  #: which tasks of a line may wait
+    #: Set if not all templates apply to every call, or functions return limits or costs. Then
+    #: ``templates`` are those of the task itself, and only this can say what a call requires.
+    computed: ComputedLimits | None = None
 
     @classmethod
     def none(cls) -> TaskLimits:
@@ -58,56 +68,81 @@ class TaskLimits:
         named = self.templates if self.fixed is None else self.fixed.refs
         return {each.name for each in named}
 
-    def requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
-        """Return what one call of the task requires.
+    def requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement | None:
+        """Return what one call of the task requires; None if none of its limits applies.
 
         Raises:
             KeyValueError: an argument's value cannot be a key.
             CostError: an argument's value cannot be a cost.
+            LimitFunctionError: a function raised, or returned a wrong value.
         """
+        if self.fixed is not None:
+            return self.fixed
+        if self.computed is not None:
+            return self.computed.requirement(args, kwargs)
+        return self._requirement(args, kwargs)
+
+    def _requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
         values = self.reader.read(args, kwargs)
-        refs, used = [], 0
+        refs: list[Any] = []
+        used = 0
         for template in self.templates:
             count = len(template.arguments)
             refs.append(template.ref(values[used : used + count]))
             used += count
         given = iter(values[used:])
-        costs = [to_millionths(next(given)) if cost is None else cost for cost in self.costs]
+        costs = [cost if isinstance(cost, int) else cost.amount(next(given)) for cost in self.costs]
         if len(refs) > 1:  # two templates may give the same key, which is charged once
             each = dict(zip(refs, costs, strict=True))
             refs, costs = list(each), list(each.values())
         return Requirement(tuple(refs), tuple(costs))
 
     @classmethod
-    def read(cls, task: type[Task] | Task, spec: Spec, known: Mapping[str, Limits]) -> TaskLimits:
-        """Read the attributes of a task.
+    def read(
+        cls, task: type[Task] | Task, spec: Spec, cost: CostSpec, known: Mapping[str, Limits]
+    ) -> TaskLimits:
+        """Read limits and a cost, of the task or its route, and the other attributes of the task.
 
         Raises:
             UnknownLimitError, LimitError, ConfigurationError: they name the task and the text.
         """
-        where = f"task {task.name!r}"
-        templates = read_templates(spec, known, where)
+        where, signature = f"task {task.name!r}", _signature(task)
+        entries = read_entries(spec, known, where, signature)
+        templates = tuple(entry for entry in entries if isinstance(entry, KeyTemplate))
         max_wait = getattr(task, "throttle_max_wait", None)
+        names = [template.name for template in templates]
         with _named(where):
-            costs = _read_costs(getattr(task, "throttle_cost", 1), templates, known)
+            costs = TaskCosts.read(
+                cost,
+                names,
+                known,
+                partial(TaskFunction.of, signature=signature, where=where, option="throttle_cost"),
+                or_others=len(templates) < len(entries),
+            )
             if max_wait is not None:
                 max_wait = check_duration(max_wait, "throttle_max_wait")
-        signature = _signature(task)
         _refuse_names_as_text(templates, signature, where)
+        plain = tuple(each for each in map(costs.__getitem__, names) if is_plain(each))
         arguments = [name for template in templates for name in template.arguments]
-        arguments += [cost for cost in costs if isinstance(cost, str)]
+        arguments += [each.name for each in plain if isinstance(each, ArgumentCost)]
+        computed = None
+        if len(plain) < len(entries) or any(template.optional for template in templates):
+            computed = ComputedLimits.of(entries, costs, signature, known, where)
         limits = cls(
             templates=templates,
-            costs=tuple(None if isinstance(cost, str) else cost for cost in costs),
+            costs=plain,
             reader=ArgumentReader.for_signature(signature, arguments, where),
             fixed=None,
-            slots=find_slot_indexes((template.name for template in templates), known),
+            slots=find_slot_indexes(names, known),
             max_wait=max_wait,
             drop=_read_drop(task, where),
             track=bool(getattr(task, "throttle_track", False)),
             settles=bool(getattr(task, "throttle_settles", False)),
+            kept=_read_kept(task, where),
+            computed=computed,
         )
-        return limits if arguments else replace(limits, fixed=limits.requirement((), {}))
+        is_fixed = computed is None and not arguments
+        return replace(limits, fixed=limits.requirement((), {})) if is_fixed else limits
 
 
 def _refuse_names_as_text(
@@ -124,26 +159,6 @@ def _refuse_names_as_text(
                 )
 
 
-def _read_costs(
-    spec: CostSpec, templates: Sequence[KeyTemplate], known: Mapping[str, Limits]
-) -> list[int | str]:
-    """Return the cost for each limit in millionths, or the name of the argument that has it."""
-    given = spec if isinstance(spec, Mapping) else {one.name: spec for one in templates}
-    unknown = sorted(set(given) - {template.name for template in templates}, key=str)
-    if unknown:
-        raise LimitError(f"throttle_cost names {shown(unknown[0])}, which is no limit of the task")
-    costs: list[int | str] = []
-    for template in templates:
-        cost = given.get(template.name, 1)
-        if isinstance(cost, str) and cost[:1] + cost[-1:] == "{}" and cost[1:-1].isidentifier():
-            costs.append(cost[1:-1])
-        else:
-            for limit in known[template.name]:
-                amount = limit.check_cost(cost, template.name)  # type: ignore[arg-type]  # it checks the type, too
-            costs.append(amount)
-    return costs
-
-
 def _read_drop(task: type[Task] | Task, where: str) -> bool:
     after = getattr(task, "throttle_on_max_wait", "fail")
     if after not in ("fail", "drop"):
@@ -153,28 +168,50 @@ def _read_drop(task: type[Task] | Task, where: str) -> bool:
     return bool(after == "drop")
 
 
+def _read_kept(task: type[Task] | Task, where: str) -> Kept:
+    kept = getattr(task, "throttle_keep_waiting", "all")
+    names = {one.name.lower(): one for one in Kept}
+    if not isinstance(kept, str) or kept not in names:
+        raise ConfigurationError(
+            f"{where}: throttle_keep_waiting is {shown(kept)}: it must be 'all', 'newest' or "
+            "'first'"
+        )
+    return names[kept]
+
+
 @contextmanager
 def _named(where: str) -> Iterator[None]:
     """Put the place of a mistake in front of the error."""
     try:
         yield
     except (ConfigurationError, LimitError, UnknownLimitError) as error:
-        raise type(error)(f"{where}: {error}") from error
+        text = str(error)  # of a function it names the place already
+        raise type(error)(text if text.startswith(where) else f"{where}: {text}") from error
 
 
-def read_templates(spec: Spec, known: Mapping[str, Limits], where: str) -> tuple[KeyTemplate, ...]:
-    """Read the limits that a task or a route names.
+def read_entries(
+    spec: Spec, known: Mapping[str, Limits], where: str, signature: inspect.Signature | None = None
+) -> tuple[Entry, ...]:
+    """Read the limits that a task or a route names; without a ``signature`` only the templates.
 
     Raises:
         UnknownLimitError, LimitError, ConfigurationError: the text is wrong; the message names it,
             and ``where`` it is.
     """
+    items = items_of_spec(spec)
+    functions: Any = [item for item in items if is_function(item)]
     with _named(where):
-        templates = parse_templates(spec)
+        others: Any = [item for item in items if item not in functions] if functions else spec
+        templates = () if functions and not others else parse_templates(others)
         for template in templates:
             if template.name not in known:
                 raise unknown_limit_error(template.name, known)
-    return templates
+    if signature is None:
+        return templates
+    return (
+        *templates,
+        *(TaskFunction.of(function, signature, where, "throttle") for function in functions),
+    )
 
 
 def _signature(task: type[Task] | Task) -> inspect.Signature:

@@ -19,7 +19,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task import ThrottledTask, is_limited_elsewhere
-from celery_throttle.tasks.task_limits import read_templates
+from celery_throttle.tasks.task_limits import read_entries
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
 _ANY = (Limit.parse("1000000/s burst 1000000"),)
@@ -80,9 +80,9 @@ def _find_mistakes(throttle: AppLimits) -> list[ThrottleError]:
     if enabled and (written or settings.has_server):
         with _collected(found):
             Store(settings.url, timeout=settings.timeout, prefix=settings.prefix)
-    for pattern, spec in routes.items():
+    for pattern, route in routes.items():
         with _collected(found):
-            read_templates(spec, known, f"throttle_routes[{pattern!r}]")
+            read_entries(route.limits, known, f"throttle_routes[{pattern!r}]")
     for _, task in sorted(throttle.app.tasks.items()):
         with _collected(found):
             _check_task(throttle, task, known)

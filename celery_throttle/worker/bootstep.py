@@ -63,9 +63,9 @@ class ThrottleStep(bootsteps.StartStopStep):
             return_unused_units(throttle)  # before the pool forks
         if throttle.limits or throttle.rules_file:
             for task in tasks:
-                spec = throttle.declared.spec_of(task)
+                route = throttle.declared.route_of(task)
                 # Limits by a route; others were checked where the task is defined.
-                if spec is not None and getattr(task, "throttle", None) is None:
+                if route is not None and getattr(task, "throttle", None) is None:
                     warn_of_rate_limit(task)
             check_store(throttle.store, throttle.keys, throttle.settings.checks)
 

@@ -32,6 +32,9 @@ from celery_throttle.worker.slots import ReportQueue, SlotKeys, read_slot_keys
 
 logger = get_logger(__name__)
 
+#: The kind of a row of ``claim.lua`` whose task is to end as revoked.
+_SURPLUS = 2
+
 
 class Wait(NamedTuple):
     """A wait that is over."""
@@ -66,6 +69,7 @@ class Claim:
     start_by: float
     #: What was taken with the task, if its run settles.
     takes: Sequence[Taken] = ()
+    is_surplus: bool = False  #: whether the task is to end as revoked: another one waits
     status: ClaimStatus = ClaimStatus.HELD
     began: float = 0.0  #: when the pool got the task (monotonic); 0.0 if it has not, or has ended
 
@@ -175,6 +179,7 @@ class Claims:
             slots=read_slot_keys(*slots) if slots else (),
             takes=read_takes(*takes),
             start_by=start_by,
+            is_surplus=kind == _SURPLUS,
         )
         self._held[token] = claim
         shown_id = task_id.decode("utf-8", "backslashreplace")

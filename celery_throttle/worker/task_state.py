@@ -43,13 +43,11 @@ from billiard.einfo import ExceptionInfo
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Taken
+from celery_throttle.tasks.context import STATE_HEADER
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim, Wait
-
-#: Header of messages that workers sent back or parked: a dict. The task never sees it.
-STATE_HEADER = "throttle_state"
 
 
 class Status(Enum):
@@ -140,6 +138,8 @@ class TaskState:
     takes: Sequence[Taken] = ()  #: what was taken for its next start, if its run settles
     settles = False  #: whether the run settles what its last run requested
     requested: Sequence[Item] = ()  #: the limits that refused its last run in the body
+    #: What was computed for it, if functions decide about its limits; None if nothing was so far.
+    computed: Sequence[Item] | None = None
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read
@@ -162,6 +162,8 @@ class TaskState:
                 self._restore(headers.pop(STATE_HEADER))
 
     def _restore(self, header: Mapping[str, Any]) -> None:
+        if "computed" in header:
+            self.computed = _read_items(header["computed"])
         self.requested = _read_items(header.get("requested", ()))
         self.settles = bool(header.get("settles"))
         refusals = header.get("refusals", {})
@@ -245,6 +247,8 @@ class TaskState:
             "broker_wait_until": self.broker_wait_until,
         }
         fields = {name: value for name, value in fields.items() if value}
+        if self.computed is not None:  # no limit is a result, too
+            fields["computed"] = self.computed
         return {STATE_HEADER: fields} if fields else {}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Route
 from tests.apps.operated import add_worker
 from tests.cli.conftest import Shell, fill
 
@@ -39,9 +40,12 @@ def test_dump_prints_what_is_in_force(shell: Shell) -> None:
     key = LimitRef("mail", "S%C3%A3o%20Paulo")
     assert [str(limit) for limit in rules.limits[key]] == ["5/m", "100/h"]
     assert rules.weights == {LimitRef("api", None): 2, key: 3}
-    routes = {"send": ("mail:{tenant}", "api")} if shell.entry == "celery" else {}
+    routes = {"send": Route(("mail:{tenant}", "api"))} if shell.entry == "celery" else {}
     assert rules.routes == routes
     found = shell.json("dump")
+    assert found["routes"] == {
+        task: {"limits": [*route.limits], "cost": None} for task, route in routes.items()
+    }
     assert found["limits"]["slots"] == ["3 at once"]
     assert found["weights"] == {"api": 2, "mail:S%C3%A3o%20Paulo": 3}
 

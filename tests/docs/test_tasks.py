@@ -50,6 +50,7 @@ NAMES = {
     "Fraction": Fraction,
     "Plan": Plan,
     "UUID": UUID,
+    "estimate_tokens": lambda tokens: tokens * 2,
 }
 
 
@@ -119,6 +120,20 @@ def test_templates(app: Any, template: str, key: str | None) -> None:
     assert requirement.refs == ((text.partition(":")[0], key),)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"customer": None}])
+def test_an_argument_that_is_none_or_missing(app: Any, arguments: dict[str, Any]) -> None:
+    for text in ("mail:{tenant_id?}", "mail:{tenant_id=none}"):
+        assert f'`"{text}"`' in PAGE
+    without = read(app, name="without", throttle="mail:{customer?}")
+    assert without.requirement((), arguments) is None
+    others = read(app, name="others", throttle=["mail:{customer?}", "stripe"])
+    assert others.requirement((), arguments).refs == (("stripe", None),)
+    default = read(app, name="default", throttle="mail:{customer=none}:eu")
+    assert default.requirement((), arguments).refs == (("mail", "none:eu"),)
+    for limits, key in ((without, "7"), (default, "7:eu")):
+        assert limits.requirement((), {"customer": 7}).refs == (("mail", key),)
+
+
 def test_any_name_is_allowed_with_keywords(app: Any) -> None:
     limits = read(app, throttle="mail:{customer}")
     assert limits.requirement((), {"customer": "ada"}).refs == (("mail", "ada"),)
@@ -141,7 +156,7 @@ def test_costs(app: Any, row: list[str]) -> None:
     for text in re.findall(r"`([^`]+)`", row[0]):
         cost = eval(text.replace("llm", "mail"), dict(NAMES))  # noqa: S307  # our own page
         limits = read(app, name=text, throttle=["stripe", "mail"], throttle_cost=cost)
-        limits.requirement((), {"tokens": 2})
+        limits.requirement((), {"tokens": 2, "recipients": ["a@b.c"]})
 
 
 def test_costs_that_cannot_pass(app: Any) -> None:
@@ -166,7 +181,7 @@ def test_the_order_of_routes(app: Any) -> None:
 
     def spec(name: str, **options: Any) -> Any:
         task = app.task(name=name, shared=False, lazy=False, **options)(nothing)
-        return app.throttle.declared.spec_of(task)
+        return app.throttle.declared.route_of(task).limits
 
     assert spec("a.b") == "mail:eu"
     assert spec("a.c") == "mail"

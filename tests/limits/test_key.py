@@ -270,7 +270,7 @@ class TestScope:
         assert scope.ref(values) == scope.ref(list(values)) == ref
 
     def test_text_in_a_scope_is_the_key_of_a_call(self) -> None:
-        assert KeyTemplate.parse("mail:42:eu").ref().key == encode_key((42, "eu"))
+        assert KeyTemplate.parse("mail:42:eu").ref() == ("mail", encode_key((42, "eu")))
 
     @pytest.mark.parametrize(
         ("text", "part"),

@@ -1076,7 +1076,7 @@ class TestErrors:
 
     def test_derive_from_one_root(self) -> None:
         found = own_types()
-        assert len(found) == 23
+        assert len(found) == 24
         assert all(issubclass(kind, ThrottleError) for kind in found)
         assert all(f" {kind.__name__}" in str(errors.__doc__) for kind in found)
 

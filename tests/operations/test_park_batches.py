@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.waiting import Mode, WaitingTask, park_call
+from celery_throttle.operations.waiting import Kept, Mode, WaitingTask, park_call
 from tests.operations.test_claim_batches import FREE, TEXTS, calls_of
 from tests.protocol import SECOND, Protocol, make_protocols
 
@@ -43,14 +43,24 @@ def tasks_of(lines: Protocol, dice: random.Random, count: int) -> list[WaitingTa
     ]
 
 
-def park_all(lines: Protocol, tasks: Sequence[WaitingTask], size: int) -> list[Any]:
+def park_all(
+    lines: Protocol, tasks: Sequence[WaitingTask], size: int, kept: Kept = Kept.ALL
+) -> list[Any]:
     """Park tasks, so many in each call; return their replies."""
     replies: list[Any] = []
     while len(replies) < len(tasks):
         some = tasks[len(replies) : len(replies) + size]
-        replies += lines.store.run(
-            park_call(lines.keys, "q", some, remember=60.0, lease=30.0, now=lines.now)
+        call = park_call(
+            lines.keys,
+            "q",
+            some,
+            remember=60.0,
+            lease=30.0,
+            kept=kept,
+            task_name="task",
+            now=lines.now,
         )
+        replies += lines.store.run(call)
     return replies
 
 
@@ -67,15 +77,17 @@ def stored(lines: Protocol) -> dict[bytes, Any]:
     return {key: read[lines.client.type(key)](key) for key in keys}
 
 
-def play(lines: Protocol, dice: random.Random, size: int) -> list[Any]:
+def play(lines: Protocol, dice: random.Random, size: int, kept: Kept) -> list[Any]:
     """Return the replies to all tasks, and what is stored after each step."""
     lines.client.flushdb()
     lines.limiter.register()
     seen: list[Any] = []
     for _ in range(12):
         lines.now += dice.choice([0, 1_000, 60_000, 2 * SECOND])
-        seen += [park_all(lines, tasks_of(lines, dice, dice.randrange(1, 12)), size)]
-        seen += [[row.id for row in lines.claim("w", dice.randrange(4))], stored(lines)]
+        seen += [park_all(lines, tasks_of(lines, dice, dice.randrange(1, 12)), size, kept)]
+        rows = lines.claim("w", dice.randrange(4))
+        lines.back("w", "own", *(row.token for row in rows if dice.random() < 0.3))
+        seen += [[(row.id, row.surplus) for row in rows], stored(lines)]
         lines.check()
     return seen
 
@@ -84,9 +96,10 @@ def play(lines: Protocol, dice: random.Random, size: int) -> list[Any]:
 def test_tasks_that_join_together_join_as_one_by_one(
     make: Callable[..., Protocol], text: str
 ) -> None:
-    for chance in range(3):
+    for kept in Kept:
         one, many = (
-            play(make({"api": text, "all": FREE}), random.Random(chance), size) for size in (1, 12)
+            play(make({"api": text, "all": FREE}), random.Random(kept), size, kept)
+            for size in (1, 12)
         )
         assert many == one
 

@@ -20,7 +20,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import parse_definitions, parse_limits
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Route, Rules
 from celery_throttle.operations.rules import Applied, FileRules, RulesVersion, report_rules
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
@@ -160,7 +160,7 @@ def test_a_report_says_which_rules_are_in_force(limiter: Limiter) -> None:
     assert (version.modified, version.applied) == (5_000_000, START)
     assert (version.author.by, version.author.reason) == ("ann", "slower")
     assert found == own
-    assert found.routes == {"t.*": ("a",)}
+    assert found.routes == {"t.*": Route(("a",))}
     assert report(own.digest) == (version, None)
 
 

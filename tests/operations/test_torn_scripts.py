@@ -17,7 +17,7 @@ from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, Enlist
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.lines import Claimant, WithdrawPlans
-from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.operations.waiting import Kept, WaitingTask, park_call
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import LINE_KINDS, SECOND, Protocol
@@ -63,11 +63,21 @@ class Traffic:
         self.park(task, rank)
         return task
 
-    def park(self, task: str, rank: int = 3, *, again: bool = False) -> None:
-        outcome = self.protocol.park(
-            task, self.about[task], rank=rank, redelivered=again, may_run=False, holder="gate"
-        ).outcome
-        assert outcome in ("parked", "known")
+    def park(self, task: str, rank: int = 3, *, again: bool = False, kept: Kept = Kept.ALL) -> None:
+        reply = self.protocol.park(
+            task,
+            self.about[task],
+            rank=rank,
+            redelivered=again,
+            may_run=False,
+            holder="gate",
+            kept=kept,
+        )
+        outcome = reply.outcome
+        if outcome == "surplus":  # its worker ends it
+            self.ran[task] += 1
+        else:
+            assert outcome in ("parked", "known")
 
     def park_together(self, tasks: Sequence[str], *, again: bool = False) -> None:
         """Park tasks of one line by one call."""
@@ -243,6 +253,44 @@ def test_parks_together(make: Callable[[], Traffic], limits: Sequence[ItemLike])
             assert traffic.store.whole()
             traffic.drain()
             return
+
+
+@pytest.mark.parametrize("limits", SETS)
+@pytest.mark.parametrize("kept", [Kept.NEWEST, Kept.FIRST])
+def test_parks_where_one_task_may_wait(
+    make: Callable[[], Traffic], limits: Sequence[ItemLike], kept: Kept
+) -> None:
+    """A task that is replaced runs, or ends as revoked."""
+    for command in range(1, MOST):
+        traffic = make()
+        traffic.about = {"a": limits, "b": limits}
+        traffic.park("a", kept=kept)
+        traffic.store.tear("park", command)
+        try:
+            traffic.park("b", 2, kept=kept)
+        except StoreError:
+            traffic.park("b", 2, again=True, kept=kept)
+            traffic.drain()
+        else:
+            assert traffic.store.whole()
+            traffic.drain()
+            return
+
+
+@pytest.mark.parametrize("kept", [Kept.NEWEST, Kept.FIRST])
+def test_a_claim_goes_back_where_one_task_may_wait(make: Callable[[], Traffic], kept: Kept) -> None:
+    def use(traffic: Traffic) -> None:
+        traffic.about.update({"a": [("mail", "z")], "b": [("mail", "z")]})
+        traffic.park("a", kept=kept)
+        tokens = [row.token for row in traffic.protocol.claim("w", 20)]
+        traffic.park("b", kept=kept)
+        try:
+            traffic.protocol.back("w", "own", *tokens)
+        except StoreError:
+            traffic.protocol.back("w", "own", *tokens)
+            raise
+
+    each_command(make, "requeue", use)
 
 
 def test_claims_that_go_back(make: Callable[[], Traffic]) -> None:

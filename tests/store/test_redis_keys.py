@@ -46,6 +46,7 @@ def names() -> Iterator[tuple[str, Any]]:
         "entries": [KEYS.entries(ref) for ref in REFS],
         "which": ["recent", "week"],
         "what": ["report"],
+        "task": ["", "shop.index"],
     }
     for name, member in inspect.getmembers(Keys):
         if name.startswith("_") or name in _NO_NAMES:

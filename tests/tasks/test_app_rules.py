@@ -79,6 +79,24 @@ def test_routes_of_the_file_go_before_those_of_the_code(path: Path) -> None:
     assert names(throttle, add_task(throttle, "free")) == []
 
 
+def test_routes_of_the_file_may_have_costs(path: Path) -> None:
+    path.write_text("""[limits]
+api = "10/s burst 10"
+[routes]
+"send.*" = { limits = ["api:{number}", "code"], cost = { api = "len({to})" } }
+""")
+    throttle = make_throttle(path)
+
+    @throttle.app.task(name="send.mail", shared=False, lazy=False)
+    def send(to: list[str], number: int = 0) -> None: ...
+
+    limits = throttle.task_limits(send)
+    assert limits is not None
+    requirement = limits.requirement((["a", "b"],), {"number": 7})
+    assert requirement is not None
+    assert requirement.costs == (2_000_000, 1_000_000)
+
+
 def test_a_change_of_the_file_is_a_change_of_the_limits_of_tasks(
     path: Path, throttle: Throttle
 ) -> None:

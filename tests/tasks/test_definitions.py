@@ -28,7 +28,9 @@ from celery_throttle import (
     UnknownLimitError,
 )
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.settings import Settings
+from celery_throttle.tasks.task_limits import TaskLimits
 from tests.servers.server import free_port
 from tests.workers import Worker
 
@@ -53,6 +55,13 @@ def define(app: Celery, **options: Any) -> Task:
     options = {"name": "shop.charge", "lazy": False, "shared": False, **options}
     task: Task = app.task(**options)(charge)
     return task
+
+
+def require(limits: TaskLimits, args: Any, kwargs: Any) -> Requirement:
+    """What a call needs to which limits apply."""
+    requirement = limits.requirement(args, kwargs)
+    assert requirement is not None
+    return requirement
 
 
 def send(app: Celery, **options: Any) -> None:
@@ -141,8 +150,8 @@ def test_keys_that_come_out_the_same_are_one(app: Celery) -> None:
     task = define(app, throttle=["mail:{order_id}", "mail:{tenant_id}"])
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert len(limits.requirement((7,), {"tenant_id": 8}).refs) == 2
-    requirement = limits.requirement((7,), {"tenant_id": "7"})
+    assert len(require(limits, (7,), {"tenant_id": 8}).refs) == 2
+    requirement = require(limits, (7,), {"tenant_id": "7"})
     assert (requirement.refs, requirement.costs) == ((LimitRef("mail", "7"),), (1_000_000,))
 
 
@@ -211,7 +220,7 @@ def test_a_cost_above_one_of_several_limits_of_a_name(app: Celery) -> None:
 def costs_of(throttle: Throttle, task: Task, **arguments: Any) -> tuple[int, ...]:
     limits = throttle.task_limits(task)
     assert limits is not None
-    return limits.requirement((1,), arguments).costs
+    return require(limits, (1,), arguments).costs
 
 
 @pytest.mark.parametrize(
@@ -247,12 +256,12 @@ def test_a_cost_that_an_argument_tells(app: Celery) -> None:
     limits = throttle.task_limits(required)
     assert limits is not None
     assert (
-        limits.requirement((4,), {}).costs
-        == limits.requirement((), {"order_id": 4}).costs
+        require(limits, (4,), {}).costs
+        == require(limits, (), {"order_id": 4}).costs
         == (4_000_000,)
     )
     with pytest.raises(KeyValueError, match=r"task 'shop\.other'.*'order_id'"):
-        limits.requirement((), {})
+        require(limits, (), {})
 
 
 def test_what_every_call_needs_is_found_once(app: Celery) -> None:
@@ -273,7 +282,7 @@ def test_limits_of_a_name_that_has_several_and_slots_among_them(app: Celery) -> 
     task = define(app, throttle=["stripe", "github:{tenant_id}", "tokens", "slots"])
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert [ref.name for ref in limits.requirement((1,), {}).refs] == [
+    assert [ref.name for ref in require(limits, (1,), {}).refs] == [
         "stripe",
         "github",
         "tokens",
@@ -338,7 +347,7 @@ def test_what_is_right_is_accepted(app: Celery) -> None:
     )
     limits = throttle.task_limits(task)
     assert limits is not None
-    stripe, mail = limits.requirement((1,), {"tenant_id": 42}).refs
+    stripe, mail = require(limits, (1,), {"tenant_id": 42}).refs
     assert (stripe.name, stripe.key, mail.name, mail.key) == ("stripe", None, "mail", "42")
 
 
@@ -362,7 +371,7 @@ def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
     task = app.register_task(Charge())
     limits = throttle.task_limits(task)
     assert limits is not None
-    assert [ref.key for ref in limits.requirement((7,), {}).refs] == ["7"]
+    assert [ref.key for ref in require(limits, (7,), {}).refs] == ["7"]
 
 
 def test_calls_of_a_task_without_typing_have_any_argument(app: Celery) -> None:
@@ -374,11 +383,11 @@ def test_calls_of_a_task_without_typing_have_any_argument(app: Celery) -> None:
 
     limits = throttle.task_limits(app.tasks[count.name])
     assert limits is not None
-    requirement = limits.requirement((), {"tenant_id": 7, "units": 2})
+    requirement = require(limits, (), {"tenant_id": 7, "units": 2})
     assert [ref.key for ref in requirement.refs] == ["7"]
     assert requirement.units == 2
     with pytest.raises(KeyValueError, match="without the argument 'tenant_id'"):
-        limits.requirement((7,), {})
+        require(limits, (7,), {})
 
 
 @pytest.mark.parametrize("attribute", ["task_cls", "Task"])
@@ -487,6 +496,39 @@ def test_a_task_says_more_than_a_route_and_a_name_more_than_a_pattern(app: Celer
     assert scopes(define(app)) == ["stripe"]
     assert scopes(define(app, name="shop.x")) == ["mail"]  # the first pattern that matches
     assert scopes(define(app, name="shop.y", throttle="mail:us")) == ["mail:us"]
+
+
+def test_a_route_may_have_a_cost(app: Celery) -> None:
+    routes: Any = {
+        "shop.a": {"limits": ["mail:{tenant_id}", "stripe"], "cost": {"stripe": "{units}"}},
+        "shop.b": {"limits": "stripe"},
+        "shop.c": {"limits": "stripe", "cost": lambda units: units + 1},
+    }
+    throttle = Throttle(app, limits=LIMITS, routes=routes)
+
+    def costs(name: str) -> tuple[int, ...]:
+        limits = throttle.task_limits(define(app, name=name, throttle_cost=3))
+        assert limits is not None
+        return require(limits, (1,), {"units": 7}).costs
+
+    million = 1_000_000
+    assert [costs(name) for name in routes] == [
+        (million, 7 * million),
+        (3 * million,),
+        (8 * million,),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("route", "text"),
+    [
+        ({"limit": "mail"}, "throttle_routes['a'] has the key 'limit'; allowed: 'limits', and"),
+        ({"cost": 2}, "throttle_routes['a'] has no 'limits'; allowed: 'limits', and 'cost'"),
+    ],
+)
+def test_a_route_with_another_key(app: Celery, route: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        Throttle(app, limits=LIMITS, routes={"a": route})
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_an_attribute_in_our_name_that_resembles_none(app: Celery, name: str) ->
     (told,) = warned_of_task(app, **{name: "eu"})
     assert told == (
         f"task 'charge': attribute {name!r} has no effect; allowed: 'throttle', "
-        "'throttle_cost', 'throttle_max_wait', 'throttle_on_max_wait', 'throttle_settles', "
-        "'throttle_restart', 'throttle_track'"
+        "'throttle_cost', 'throttle_max_wait', 'throttle_on_max_wait', 'throttle_keep_waiting', "
+        "'throttle_settles', 'throttle_restart', 'throttle_track'"
     )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.tasks.context import STATE_HEADER
 from celery_throttle.worker.claim import Claim, Wait
 from celery_throttle.worker.task_state import (
-    STATE_HEADER,
     BrokerWait,
     Status,
     TaskState,

@@ -37,6 +37,7 @@ from celery_throttle.errors import FanOutError, shown
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.context import computed_headers
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, TaskLimits
 
@@ -93,15 +94,20 @@ class EntryBuilder:
             raise FanOutError(
                 f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: text"
             )
-        requirement = kind.limits.fixed or kind.limits.requirement(args, kwargs)
+        requirement = kind.limits.requirement(args, kwargs)
+        if requirement is None:
+            raise FanOutError(
+                f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
+                f"{shown(kwargs)}, so there is no line for it: send it by delay()"
+            )
         if kind.template is not None:
             queue, rank, expires = kind.template.destination
             packed = kind.template.pack(task_id, args, kwargs, content)
         else:
             message = self._capture(kind, args, kwargs, task_id=task_id)
             queue, rank, expires = self._destinations.read(message)
-            packed = packing.pack(message)
-            if kind.may_have_template:
+            packed = packing.pack(message, computed_headers(kind.limits, requirement))
+            if kind.may_have_template and kind.limits.computed is None:
                 self._find_template(kind, message, content)
         line = self._line_of(queue, requirement.refs)
         costs, settles = requirement.costs, kind.limits.settles
@@ -150,6 +156,11 @@ class EntryBuilder:
         if limits is None:
             raise FanOutError(
                 f"{where} has no limit, so there is no line for it: send it by delay()"
+            )
+        if limits.kept:
+            raise FanOutError(
+                f"{where} has throttle_keep_waiting={limits.kept.name.lower()!r}, but all tasks of "
+                "a fan-out run; allowed: 'all'"
             )
         for option in ("eta", "countdown"):
             if options.get(option):

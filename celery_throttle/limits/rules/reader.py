@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from celery_throttle.errors import (
@@ -18,11 +19,12 @@ from celery_throttle.errors import (
     nearest,
     shown,
 )
+from celery_throttle.limits.cost import ArgumentCost, to_millionths
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.limits.key_template import parse_templates
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import check_same_kind, check_weight, parse_limits
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Route, Rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -148,7 +150,8 @@ class _Reader:
         """Yield the rows of a table; a name with a dot but no quotes is a mistake."""
         for key, value in table.items():
             inner = (*path, key)
-            if isinstance(value, Mapping) and value:
+            is_route = path[0] == "routes" and isinstance(value, Mapping) and "limits" in value
+            if isinstance(value, Mapping) and value and not is_route:
                 yield from self._flatten(inner, value)
                 continue
             _, *names = map(str, inner)
@@ -190,20 +193,23 @@ class _Reader:
             return ref
         return None
 
-    def _read_routes(self) -> dict[str, tuple[str, ...]]:
+    def _read_routes(self) -> dict[str, Route]:
         parsed = {
             entry.text: self._parse(entry, self._parse_route) for entry in self._entries["routes"]
         }
-        return {task: texts for task, texts in parsed.items() if texts is not None}
+        return {task: route for task, route in parsed.items() if route is not None}
 
-    def _parse_route(self, spec: Any, task: str) -> tuple[str, ...]:
+    def _parse_route(self, written: Any, task: str) -> Route:
+        where = f"route {task!r}"
+        route = Route.of(written, where)
         try:
-            templates = parse_templates(spec)
+            templates = parse_templates(route.limits)
             for template in templates:
                 self._check_known(template.name)
+            _check_cost(route.cost, {template.name for template in templates})
         except ThrottleError as error:
-            raise type(error)(f"route {task!r}: {error}") from None
-        return tuple(template.text for template in templates)
+            raise type(error)(f"{where}: {error}") from None
+        return replace(route, limits=tuple(template.text for template in templates))
 
     def _parse(self, entry: _Entry, parse: Callable[[Any, str], T]) -> T | None:
         """Parse a value; None if there are mistakes. Those in an item of a list have its line."""
@@ -263,6 +269,17 @@ def _parse_ref(text: str) -> LimitRef:
             f"{shown(text)} has braces; allowed: the value of a key, such as '{name}:42'"
         )
     return LimitRef(name, parse_key(key))
+
+
+def _check_cost(cost: Any, names: set[str]) -> None:
+    """Raise LimitError unless this is the cost of a route for the limits of these names."""
+    if isinstance(cost, Mapping):
+        unknown = next((name for name in cost if name not in names), None)
+        if unknown is not None:
+            raise LimitValueError(f"cost names {shown(unknown)}, which is no limit of the route")
+    for each in cost.values() if isinstance(cost, Mapping) else (cost,):
+        if each is not None and ArgumentCost.parse(each) is None:
+            to_millionths(each)
 
 
 def _parse_weight(written: Any, text: str) -> int:

@@ -10,8 +10,9 @@ from difflib import SequenceMatcher
 from fnmatch import translate
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import format_limits
@@ -34,13 +35,44 @@ _NO_RULES = "# No rules.\n"
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """What a route gives to tasks.
+
+    Attributes:
+        limits: The limits as written; of a rules file, a tuple of texts.
+        cost: The cost as written; None if the route has none: then the attribute
+            ``throttle_cost`` of the task applies.
+    """
+
+    limits: Any
+    cost: Any = None
+
+    @classmethod
+    def of(cls, written: Any, where: str) -> Route:
+        """Read a route: limits, or a dict of ``limits`` and ``cost``; ``where`` is for messages.
+
+        Raises:
+            ConfigurationError: a dict has no limits, or has other keys.
+
+        :meta private:
+        """
+        if not isinstance(written, Mapping):
+            return cls(written)
+        other = next((key for key in written if key not in ("limits", "cost")), None)
+        if other is not None or "limits" not in written:
+            wrong = "no 'limits'" if other is None else f"the key {shown(other)}"
+            raise ConfigurationError(f"{where} has {wrong}; allowed: 'limits', and 'cost'")
+        return cls(written["limits"], written.get("cost"))
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The limits, weights and routes of a rules file. Rules are equal if their digests are.
 
     Attributes:
         limits: The limits of names and of single keys.
         weights: The weights of names and of single keys.
-        routes: The limits of tasks as written, by the name of the task or a pattern with ``*``. A
+        routes: The limits and costs of tasks, by the name of the task or a pattern with ``*``. A
             name takes precedence over all patterns. If several patterns match, the first applies.
         digest: Hexadecimal digits that identify the content of the rules. They do not depend on
             spelling, comments or order, except for the order of patterns. Computed.
@@ -48,7 +80,7 @@ class Rules:
 
     limits: Mapping[LimitRef, Limits] = field(default_factory=dict, compare=False)
     weights: Mapping[LimitRef, int] = field(default_factory=dict, compare=False)
-    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    routes: Mapping[str, Route] = field(default_factory=dict, compare=False)
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,19 +94,19 @@ class Rules:
 def dump_rules(
     limits: Mapping[LimitRef, Sequence[Limit]],
     weights: Mapping[LimitRef, int],
-    routes: Mapping[str, Sequence[str]],
+    routes: Mapping[str, Route],
 ) -> str:
     """Return the text of a rules file with this content; names and keys are sorted."""
     tables = {
         "limits": [(format_ref(ref), format_toml(limits[ref])) for ref in sort_refs(limits)],
         "weights": [(format_ref(ref), str(weights[ref])) for ref in sort_refs(weights)],
-        "routes": [(task, format_texts(routes[task])) for task in sort_tasks(routes)],
+        "routes": [(task, format_route(routes[task])) for task in sort_tasks(routes)],
     }
     return "\n".join(_table(name, rows) for name, rows in tables.items() if rows) or _NO_RULES
 
 
 def _table(name: str, rows: Iterable[tuple[str, str]]) -> str:
-    lines = [f"{key if _BARE_KEY.fullmatch(key) else _quote(key)} = {text}" for key, text in rows]
+    lines = [f"{_format_name(key)} = {text}" for key, text in rows]
     return "\n".join([f"[{name}]", *lines, ""])
 
 
@@ -93,6 +125,25 @@ def format_texts(texts: Sequence[str]) -> str:
     if len(texts) == 1:
         return _quote(texts[0])
     return f"[{', '.join(map(_quote, texts))}]"
+
+
+def format_route(route: Route) -> str:
+    """Return a route as TOML."""
+    limits = format_texts(route.limits)
+    if route.cost is None:
+        return limits
+    return f"{{ limits = {limits}, cost = {_format_cost(route.cost)} }}"
+
+
+def _format_cost(cost: Any) -> str:
+    if isinstance(cost, Mapping):
+        rows = (f"{_format_name(name)} = {_format_cost(cost[name])}" for name in sorted(cost))
+        return f"{{ {', '.join(rows)} }}"
+    return _quote(cost) if isinstance(cost, str) else str(cost)
+
+
+def _format_name(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _quote(key)
 
 
 def sort_refs(refs: Iterable[LimitRef]) -> list[LimitRef]:
@@ -159,7 +210,7 @@ def diff_rules(old: Rules, new: Rules) -> tuple[Change, ...]:
     return (
         *_compare("limit", sort_refs, old.limits, new.limits, format_toml),
         *_compare("weight", sort_refs, old.weights, new.weights, str),
-        *_compare("route", sort_tasks, old.routes, new.routes, format_texts),
+        *_compare("route", sort_tasks, old.routes, new.routes, format_route),
         *_compare_order(old, new),
     )
 

@@ -148,8 +148,8 @@ _TABLE: Mapping[tuple[str, ...], Mapping[str, str]] = {
             "refused."
         ),
         "tasks_dropped_total": (
-            "Tasks that did not join a line: late, full, keys, cost; or left it: revoked, purged, "
-            "removed."
+            "Tasks that did not join a line: late, full, keys, cost, surplus; or left it: "
+            "replaced, revoked, purged, removed."
         ),
     },
     ("limit", "source"): {
@@ -218,8 +218,13 @@ def _labelled_values(status: LimitStatus) -> Iterator[tuple[str, str, float]]:
     totals = status.totals
     for reason, calls in (*totals.refused, ("api", totals.api_refusals)):
         yield "refusals_total", reason, calls
-    removed = ("revoked", totals.revoked), ("purged", totals.discarded), ("removed", totals.removed)
-    for reason, tasks in (*totals.dropped, *removed):
+    left = (
+        ("replaced", totals.replaced),
+        ("revoked", totals.revoked),
+        ("purged", totals.discarded),
+        ("removed", totals.removed),
+    )
+    for reason, tasks in (*totals.dropped, *left):
         yield "tasks_dropped_total", reason, tasks
     for pause in status.pauses:
         source = "api" if pause.author is not None and pause.author.by == API else "user"

@@ -44,7 +44,11 @@ from celery_throttle.worker.admission.request_limits import (
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.announcements import announce_admission, announce_end_of_wait
+from celery_throttle.worker.hooks.announcements import (
+    announce_admission,
+    announce_end_of_wait,
+    end_surplus,
+)
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
@@ -124,6 +128,8 @@ class Gate:
         if claim is not None and status is Status.CLAIMED:
             self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
             return task.move(Status.ADMITTED)
+        if claim is not None and claim.is_surplus:
+            return self._recover(request, end_surplus)
         return self._recover(request, self._decide_received)
 
     def _decide_received(self, request: Any) -> Status:

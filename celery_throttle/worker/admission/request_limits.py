@@ -45,6 +45,7 @@ def requirement_of(limits: TaskLimits, request: Any) -> Requirement:
     if state.requirement is None or state.required_by is not limits:
         state.requirement = limits.requirement(request.args, request.kwargs)
         state.required_by = limits
+    assert state.requirement is not None  # noqa: S101  # computed limits are fixed by _joined()
     return state.requirement
 
 
@@ -72,12 +73,20 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
     """
     if request.throttle_state.requested or request.task.name in _MAPPING_TASKS:
         return _joined(throttle, request)
-    return throttle.task_limits(request.task)
+    limits = throttle.task_limits(request.task)
+    return limits if limits is None or limits.computed is None else _joined(throttle, request)
 
 
 def has_limits(throttle: AppLimits, request: Any) -> bool:
-    """Return whether a request has limits; True if they are wrong, for which the gate fails it."""
+    """Return whether a request has limits; True if they are wrong, for which the gate fails it.
+
+    Also if they are not computed yet: only the gate computes them.
+    """
     try:
+        if request.throttle_state.joined is None:
+            limits = throttle.task_limits(request.task)
+            if limits is not None and limits.computed is not None:
+                return True
         return limits_of(throttle, request) is not None
     except ThrottleError:
         return True
@@ -88,7 +97,7 @@ def pass_units(request: Any) -> None:
     state: TaskState = request.throttle_state
     throttle: AppLimits = request.app.throttle
     units: Sequence[Sequence[Any]] = state.takes
-    is_joined = state.requested or request.task.name in _MAPPING_TASKS
+    is_joined = state.requested or state.computed is not None or request.task.name in _MAPPING_TASKS
     # Another process may use another version of the rules file.
     if not units and (is_joined or throttle.rules_file is not None):
         limits = limits_of(throttle, request)
@@ -103,23 +112,35 @@ def _declared(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, lis
 
     For a mapping task, these are the limits of the task that it calls.
     """
-    limits = throttle.task_limits(request.task)
-    items = [] if limits is None else items_of(requirement_of(limits, request))
+    limits, state = throttle.task_limits(request.task), request.throttle_state
+    calls = [] if limits is None else [(limits, request.args, request.kwargs)]
+    for element in _mapped_calls(throttle, request):
+        limits = element[0]
+        calls.append(element)
+    is_computed = any(each.computed is not None for each, *_ in calls)
+    if is_computed and state.computed is not None:
+        return limits, list(state.computed)
+    items = [
+        item for each, args, kwargs in calls for item in items_of(each.requirement(args, kwargs))
+    ]
+    if is_computed:
+        state.computed = tuple(items)
+    return limits, items
+
+
+def _mapped_calls(throttle: AppLimits, request: Any) -> list[tuple[TaskLimits, Any, Any]]:
+    """Return the calls that a mapping task makes, if the task that it calls has limits."""
     arguments_of = _MAPPING_TASKS.get(request.task.name)
     if arguments_of is None:
-        return limits, items
+        return []
     given = {**dict(zip(("task", "it"), request.args, strict=False)), **request.kwargs}
     try:
         task = request.app.tasks[given["task"]["task"]]
         calls = [arguments_of(element) for element in given["it"]]
     except (LookupError, TypeError):  # it fails in its body, as in plain Celery
-        return limits, items
-    of_element = throttle.task_limits(task)
-    if of_element is None:
-        return limits, items
-    for arguments in calls:
-        items += items_of(of_element.fixed or of_element.requirement(arguments, {}))
-    return of_element, items
+        return []
+    limits = throttle.task_limits(task)
+    return [] if limits is None else [(limits, arguments, {}) for arguments in calls]
 
 
 def _joined(throttle: AppLimits, request: Any) -> TaskLimits | None:
@@ -147,6 +168,6 @@ def _joined(throttle: AppLimits, request: Any) -> TaskLimits | None:
         requirement = Requirement(refs, tuple(costs.values()))
         declared = declared or TaskLimits.none()
         settles = declared.settles or state.settles
-        joined = replace(declared, fixed=requirement, slots=slots, settles=settles)
+        joined = replace(declared, fixed=requirement, slots=slots, settles=settles, computed=None)
     state.joined = (joined,)
     return joined

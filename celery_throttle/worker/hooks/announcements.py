@@ -198,7 +198,16 @@ def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> Status:
     """
     if not limits.drop:
         raise error
-    # As if it was revoked: the result says so, and a chord goes on.
-    request._announce_revoked("throttled", terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
+    return _revoke(request, "throttled")
+
+
+def end_surplus(request: Any) -> Status:
+    """End a task as another one waits in its stead; see ``throttle_keep_waiting``."""
+    return _revoke(request, "throttled: another task waits in its line")
+
+
+def _revoke(request: Any, reason: str) -> Status:
+    """End a task as if it was revoked: the result says so, and its chord learns of it."""
+    request._announce_revoked(reason, terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
     status: Status = request.throttle_state.end()
     return status

@@ -31,13 +31,18 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import read_takes
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.operations.waiting import Mode, WaitingTask, park, park_call
+from celery_throttle.operations.waiting import Kept, Mode, WaitingTask, park, park_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.hooks.announcements import announce_wait, send_receipt, turn_away
+from celery_throttle.worker.hooks.announcements import (
+    announce_wait,
+    end_surplus,
+    send_receipt,
+    turn_away,
+)
 from celery_throttle.worker.slots import SlotKeys, TaskSlots, read_slot_keys
 from celery_throttle.worker.task_state import Status, TaskState
 
@@ -114,6 +119,8 @@ class WaitingPolicy(ABC):
         if outcome == b"never":
             index, burst = fields
             raise cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
+        if outcome == b"surplus":
+            return end_surplus(request)
         error = _refusal_error(outcome, fields, limits, requirement)
         if error is not None:
             return turn_away(request, limits, error)
@@ -198,7 +205,10 @@ class ParkingPolicy(WaitingPolicy):
 
     def group_of(self, candidate: Candidate) -> Hashable:
         """See :class:`WaitingPolicy`: tasks of one line join it together."""
-        return self.routing.queue_of(candidate.request.message), candidate.requirement.refs
+        queue = self.routing.queue_of(candidate.request.message)
+        kept = _kept(candidate)
+        name = candidate.request.name if kept else ""
+        return queue, candidate.requirement.refs, kept, name
 
     def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
         first = group[0][0]
@@ -211,6 +221,8 @@ class ParkingPolicy(WaitingPolicy):
             lease=self.throttle.settings.lease,
             acknowledged=self.take_acknowledged(),
             temporary=self.routing.is_temporary(queue),
+            kept=_kept(first),
+            task_name=first.request.name,
         )
         return (yield from park(self.throttle.plans, call, refs))
 
@@ -271,6 +283,16 @@ class ParkingPolicy(WaitingPolicy):
         while self._acknowledging and self._acknowledging[0][0] < latest:
             done.append(self._acknowledging.popleft()[1])
         return done
+
+
+def _kept(candidate: Candidate) -> Kept:
+    kept = candidate.limits.kept
+    if kept is not Kept.NEWEST:
+        return kept
+    request = candidate.request
+    task: TaskState = request.throttle_state
+    has_run = task.waited or task.claim is not None or bool(request.request_dict.get("retries"))
+    return kept.for_task(returns=has_run or bool(request.delivery_info.get("redelivered")))
 
 
 def may_be_in_line(request: Any) -> bool:

@@ -66,7 +66,8 @@ class Site:
             args, kwargs = fields["args"], fields["kwargs"]
         limits = self.throttle.task_limits(self.app.tasks[fields["task"]])
         assert limits is not None
-        requirement = limits.fixed or limits.requirement(args, kwargs)
+        requirement = limits.requirement(args, kwargs)
+        assert requirement is not None
         task = WaitingTask(
             fields["id"],
             packing.pack(message, None, queue, received_by="worker@host"),

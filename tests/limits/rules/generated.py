@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.rules.rules import Route, Rules
 from tests.algorithms.limits import any_rate, any_slots
 from tests.limits.test_key import keys
 
@@ -22,6 +22,15 @@ _tasks = st.text(max_size=9) | st.text("ab.*?[]\"'\\\n\x7f", max_size=4)
 _parts = st.sampled_from(["", ":eu", ":{tenant_id}", ":{a}:b", ":é \"'\\\n\x7f"])
 _templates = st.builds("".join, st.tuples(_names, _parts))
 _specs = st.lists(_templates, min_size=1, max_size=3, unique=True).map(tuple)
+_costs = st.sampled_from([2, 0.25, "{tokens}", "len({items})"])
+
+
+@st.composite
+def _routes(draw: st.DrawFn) -> Route:
+    limits = draw(_specs)
+    names = sorted({text.partition(":")[0] for text in limits})
+    by_name = st.dictionaries(st.sampled_from(names), _costs)
+    return Route(limits, draw(st.none() | _costs | by_name))
 
 
 @st.composite
@@ -39,5 +48,5 @@ any_rules = st.builds(
     Rules,
     _limits(),
     st.dictionaries(_refs, st.integers(1, 100), max_size=3),
-    st.dictionaries(_tasks, _specs, max_size=4),
+    st.dictionaries(_tasks, _routes(), max_size=4),
 )

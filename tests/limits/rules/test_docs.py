@@ -11,6 +11,7 @@ from celery_throttle.errors import RulesError
 from celery_throttle.limits.key import LimitRef, encode_key, parse_key
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rules.reader import read_rules
+from celery_throttle.limits.rules.rules import Route
 from tests.docs import pages
 
 PAGE = pages.read("how-to/rules.md")
@@ -25,8 +26,10 @@ def test_the_example_has_no_mistake() -> None:
     assert len(rules.limits) == 6
     assert rules.weights == {LimitRef("mail", None): 2, LimitRef("mail", "gold"): 5}
     assert rules.routes == {
-        "shop.tasks.charge": ("stripe",),
-        "shop.mail.*": ("mail:{tenant_id}", "openai"),
+        "shop.tasks.charge": Route(("stripe",)),
+        "shop.mail.*": Route(("mail:{tenant_id}", "openai")),
+        "shop.tasks.summarize": Route(("openai",), "{requests}"),
+        "shop.tasks.send_all": Route(("mail", "stripe"), {"mail": "len({recipients})"}),
     }
 
 

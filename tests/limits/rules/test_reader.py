@@ -11,7 +11,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Rules, dump_rules
+from celery_throttle.limits.rules.rules import Route, Rules, dump_rules
 from tests.limits.rules.generated import any_rules
 from tests.sizes import examples
 
@@ -62,8 +62,8 @@ def test_a_file() -> None:
     }
     assert rules.weights == {LimitRef("openai", None): 2, LimitRef("mail", "42"): 100}
     assert rules.routes == {
-        "shop.tasks.charge": ("stripe",),
-        "mail.*": ("mail:{tenant_id}", "openai"),
+        "shop.tasks.charge": Route(("stripe",)),
+        "mail.*": Route(("mail:{tenant_id}", "openai")),
     }
 
 
@@ -160,6 +160,10 @@ def test_a_weight_of_an_unknown_limit() -> None:
         ("'a' = 5", "route 'a': limits 5 cannot be read: give a name or a list of names"),
         ("'a' = []", "route 'a': [] names no limit; allowed: a name, or a list of names"),
         ("'a' = ['mail', 'mail']", "route 'a': ['mail', 'mail'] names the same limit twice"),
+        ("a = {limits = 'mail', costs = 2}", "route 'a' has the key 'costs'; allowed: 'limits', "),
+        ("a = {limits = 'mail', cost = 0}", "route 'a': cost 0 is not allowed; allowed: a number"),
+        ("a = {limits = 'mail', cost = '{b}c'}", "route 'a': cost '{b}c' is not allowed; allowed"),
+        ("a = {limits = 'mail', cost = {x = 2}}", "route 'a': cost names 'x', which is no limit "),
         ("'a' = 'mail:{a'", "route 'a': '{a' in 'mail:{a' is not a part of a key; allowed: "),
         ("'a' = 'x'", "route 'a': limit 'x' is defined neither in this file nor in the code; al"),
         ("shop.charge = 'mail'", 'shop.charge has a dot, but no quotes; write "shop.charge"'),
@@ -215,7 +219,7 @@ def test_keys_of_a_name_have_slots_if_the_name_has() -> None:
 def test_without_the_code_limits_that_the_file_does_not_define_may_exist() -> None:
     text = "[limits]\n'x:1' = '1/s'\n[weights]\ny = 2\n[routes]\nt = 'z'"
     assert len(mistakes(text, {})) == 3
-    assert read_rules(text, "f").routes == {"t": ("z",)}
+    assert read_rules(text, "f").routes == {"t": Route(("z",))}
 
 
 def test_the_error_has_a_line_for_each_mistake() -> None:

@@ -156,7 +156,7 @@ def test_waiting_tasks(lines: Protocol) -> None:
     assert found.get("tasks_dropped_total", limit="mail", reason="late") == 1
     assert found.get("tasks_dropped_total", limit="few", reason="full") == 1
     reasons = {reason for _, reason in found.of("tasks_dropped_total")}
-    assert reasons == {*DROP_REASONS, "revoked", "purged", "removed"}
+    assert reasons == {*DROP_REASONS, "replaced", "revoked", "purged", "removed"}
 
 
 def test_when_the_next_task_is_due(lines: Protocol) -> None:

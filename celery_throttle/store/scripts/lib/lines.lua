@@ -67,10 +67,12 @@ local function begin_line(line, descriptor, is_alone, wait, bottleneck) -- rare
     end
     attach_line(line, descriptor, math.max(1, bottleneck), wait)
   elseif is_alone then
-    -- A task comes back whose descriptor was lost: only the waiting list is known.
+    -- A task comes back that is surplus, or whose descriptor was lost: only the waiting list is known.
     local waiting = descriptor.limits[0][WAITING]
     enter_list(waiting, line, descriptor)
     redis.call('ZADD', queue[DUE], now, waiting)
+  else
+    update_rank(descriptor.limits[0][WAITING], line, descriptor)
   end
 end
 
@@ -124,8 +126,49 @@ local function join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   end
 end
 
+-- Let a task of a line end as revoked: write it to the surplus line. The caller removes it from its own line. Returns
+-- false if its row cannot be read.
+local function add_surplus(descriptor, id, score, packed) -- rare
+  local queue, row = descriptor.queue, unpack_row(packed)
+  if not row then
+    return false
+  end
+  local surplus, waiting = unpack(descriptor.surplus)
+  row[LINE], row[KEY_CAPS], row[SETTLES], row[SURPLUS] = surplus, false, false, true
+  -- In this order, so that a claim clears away what a script that fails here leaves.
+  redis.call('ZADD', queue[DUE], 'NX', now, waiting)
+  redis.call('ZADD', waiting, 'NX', 0, surplus)
+  redis.call('ZADD', surplus, score, id)
+  update_rank(waiting, surplus, descriptor)
+  redis.call('HSET', queue[MESSAGES], id, cmsgpack.pack(row))
+  increase_totals(descriptor, 'replaced', 1)
+  return true
+end
+
+-- Let all tasks of a line but one end as revoked, which waits for room at its limit (us). Returns how many.
+local function end_others(line, descriptor, id, wait) -- rare
+  local queue, ended = descriptor.queue, {}
+  local entries = redis.call('ZRANGE', line, 0, -1, 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    local packed = entries[i] ~= id and redis.call('HGET', queue[MESSAGES], entries[i])
+    if packed and add_surplus(descriptor, entries[i], entries[i + 1], packed) then
+      ended[#ended + 1] = entries[i]
+    end
+  end
+  call_with('ZREM', line, ended)
+  local found = ended[1] and redis.call('HGET', queue[LINES], line)
+  if found then
+    local limit_index, stored = unpack_descriptor(found)
+    local limit_keys = stored.limits[limit_index]
+    change_backlog(limit_keys, -#ended)
+    update_rank(limit_keys[WAITING], line, stored)
+    bring_forward(limit_keys, queue, wait)
+  end
+  return #ended
+end
+
 -- Return a task that a worker had to its position in its line, unless it waits again already. A task of a cancelled
--- fan-out ends as revoked.
+-- fan-out ends as revoked; so does a task of a line in which only one may wait, if another one does.
 local function rejoin_line(line, descriptor, id, score, row)
   local fan_out, queue = descriptor.fan_out, descriptor.queue
   if redis.call('HEXISTS', queue[MESSAGES], id) == 1 then
@@ -134,6 +177,10 @@ local function rejoin_line(line, descriptor, id, score, row)
   if fan_out and redis.call('HEXISTS', fan_out, 'cancelled') == 1 then
     record_fan_out_outcome(fan_out, id, 'revoked')
     change_fan_out_waiting(fan_out, 0)
+    return
+  end
+  if descriptor.surplus and redis.call('EXISTS', line) == 1 and add_surplus(descriptor, id, score, row) then
+    increase_totals(descriptor, 'requeued', 1)
     return
   end
   join_line(line, descriptor, id, tonumber(score), row, 0, 1)

@@ -161,7 +161,9 @@ local function decide_batch(line, ids)
       local kind, wait, bottleneck = 0, 0, 0
       -- A task is handed out without units if it has expired or if nobody knows its limits: the gate decides then. So
       -- is one that cannot be read, which the worker puts into quarantine.
-      if row and limit_index > 0 and not (row[EXPIRES] > 0 and row[EXPIRES] <= now) then
+      if row and row[SURPLUS] then
+        kind = 2
+      elseif row and limit_index > 0 and not (row[EXPIRES] > 0 and row[EXPIRES] <= now) then
         if undefined and not call.is_registered then
           call.has_undefined, call.visits = true, 0
           batch.wait, batch.bottleneck = 0, limit_index

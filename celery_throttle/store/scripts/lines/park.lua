@@ -7,12 +7,15 @@
 --       then per requirement: state, entries, pause of the name, pause of the key, backlog, waiting,
 --       waiting-lists, waiting-list-index
 --       then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `heartbeat.lua`
+--       then, if only one task of the line may wait: the surplus line of the queue and its waiting list, see
+--       `line_data.lua`
 --       last: head of the totals, see `counters.lua`
 -- ARGV  2   packed doubles: a text takes longer to convert
 --           1   how long (us) an identity is remembered
 --           2   first lease (us) of slots
 --           3   how many tasks
 --           4   how many requirements
+--           5   which tasks of the line may wait: 0 all, 1 the newest, 2 the first
 --       then per requirement: name, field
 --       then per task
 --           1   task id
@@ -36,11 +39,12 @@
 --       {'known'}                                       it was parked before: acknowledge it, no more
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
 --       {'full', index, max-waiting}    as many tasks wait already; 0: the queue of a leaky-queue is full
+--       {'surplus'}                                     another task of the line waits, which was first
 --       {'crowded', index, max-keys, wait (us)}    as many other keys are in use; -1: for ever
 --       {'never', index, burst}                         its cost can never pass
 --       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
 
-local MAY_RUN, JUST_SENT, FIRST_COST = 1, 2, 49
+local MAY_RUN, JUST_SENT, FIRST_COST, NEWEST, FIRST = 1, 2, 49, 1, 2
 
 -- The expected wait (us) of the task at a position of its line, and the requirement that causes it. Lines at one limit
 -- are served in turns, those of higher ranks later: so before the task at position n there are n tasks of each other
@@ -67,7 +71,7 @@ local function expected_wait(requirements, descriptor, rank, position, bottlenec
 end
 
 local unacknowledged, line, queue = KEYS[2], KEYS[3], { KEYS[4], KEYS[5], KEYS[6], KEYS[7] }
-local memory, lease, tasks, count = struct.unpack('<dddd', ARGV[2])
+local memory, lease, tasks, count, kept = struct.unpack('<ddddd', ARGV[2])
 local first_task = 3 + 2 * count
 local first_done = first_task + 5 * tasks
 
@@ -92,7 +96,13 @@ local undefined = load_requirements(KEYS[1], descriptor, requirements)
 for i = 1, undefined and 0 or count do
   measure_capacity(requirements[i], descriptor.limits[i])
 end
-descriptor.key_caps, descriptor.temporary = key_caps_of(requirements), #KEYS > 8 + 8 * count and KEYS[8 + 8 * count] or nil
+descriptor.key_caps = key_caps_of(requirements)
+if #KEYS > 8 + 8 * count then
+  if kept > 0 then
+    descriptor.surplus = { KEYS[#KEYS - 2], KEYS[#KEYS - 1] }
+  end
+  descriptor.temporary = #KEYS > (kept > 0 and 10 or 8) + 8 * count and KEYS[8 + 8 * count] or nil
+end
 
 -- Of the task that joined last.
 local last_rank, last_score, last_position
@@ -155,18 +165,23 @@ local function park(arg)
     end
   end
 
-  local full = find_full_queue(requirements)
+  local replaces = kept > 0 and redis.call('EXISTS', line) == 1
+  if replaces and kept == FIRST then
+    increase_totals(descriptor, 'dropped_surplus', 1)
+    return { 'surplus' }
+  end
+  local full = not replaces and find_full_queue(requirements)
   if full then
     increase_total(requirements[full].name, 'dropped_full', 1)
     return { 'full', full, requirements[full].capacity.bound }
   end
-  local follows, score, position = rank == last_rank, nil, nil
+  local follows, score, position = rank == last_rank and kept == 0, nil, nil
   if follows then
     score, position = last_score + 1, last_position + 1
   else
     write_followers()
     score = next_task_score(line, rank)
-    position = redis.call('ZCOUNT', line, '-inf', score) + 1
+    position = replaces and 1 or redis.call('ZCOUNT', line, '-inf', score) + 1
   end
   local expected, slowest = expected_wait(requirements, descriptor, rank, position, bottleneck)
   if max_wait >= 0 and expected > max_wait then
@@ -175,7 +190,11 @@ local function park(arg)
   end
 
   local row = pack_row(line, costs, expires, ARGV[arg + 2], score, descriptor.key_caps, position, settles == 1 or nil)
-  if position == 1 then
+  local ended = 0
+  if replaces then
+    join_line(line, descriptor, id, score, row, wait, bottleneck)
+    ended = end_others(line, descriptor, id, wait)
+  elseif position == 1 then
     join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   elseif follows then
     members[#members + 1], members[#members + 2] = format_integer(score), id
@@ -186,7 +205,7 @@ local function park(arg)
   last_rank, last_score, last_position, joined = rank, score, position, joined + 1
   for i = 1, count do
     local requirement = requirements[i]
-    requirement.waiting, requirement.capacity.room = requirement.waiting + 1, requirement.capacity.room - 1
+    requirement.waiting, requirement.capacity.room = requirement.waiting + 1 - ended, requirement.capacity.room - 1 + ended
   end
   has_joined[id] = mode ~= JUST_SENT and identity or ''
   if mode ~= JUST_SENT then

@@ -31,7 +31,8 @@
 --       kind 1: admitted; field of the limit at which the task waited last; position in the line when it joined, 0
 --       if unknown; slots, if it takes any, are entries and waiting-lists of each; marks, if its run settles, see
 --       `take_marks.lua`. kind 0: no unit was taken, as the task has expired or can never pass; the row ends with its id.
---       kind 0 with an empty message: the task cannot be read.
+--       kind 0 with an empty message: the task cannot be read. kind 2: as kind 0, but the task is surplus, see
+--       `line_data.lua`: it ends as revoked.
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.
 

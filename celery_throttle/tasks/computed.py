@@ -1,0 +1,127 @@
+"""The limits of calls for which functions, or missing arguments, decide which limits apply.
+
+What is computed goes with the message as a header, so that it is computed once: where the message
+first meets its limits. A retry is another message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Signature
+from typing import Any
+
+from celery_throttle.errors import LimitFunctionError, ThrottleError, UnknownLimitError, shown
+from celery_throttle.limits.cost import ArgumentCost
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK, Requirement, check_ref_count
+from celery_throttle.operations.replies import unknown_limit_error
+from celery_throttle.tasks.costs import TaskCosts, read_result
+from celery_throttle.tasks.functions import TaskFunction
+
+#: A limit of a task as it was read: a template, or a function that returns limits.
+Entry = KeyTemplate | TaskFunction
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedLimits:
+    """The entries and costs of a task whose limits depend on more than keys."""
+
+    where: str  #: the task, for messages
+    entries: tuple[Entry, ...]
+    costs: TaskCosts
+    signature: Signature  #: of the task, without ``self``
+    known: Mapping[str, Limits]
+    readers: Mapping[KeyTemplate | ArgumentCost, ArgumentReader]  #: of the task's own texts
+
+    @classmethod
+    def of(
+        cls,
+        entries: tuple[Entry, ...],
+        costs: TaskCosts,
+        signature: Signature,
+        known: Mapping[str, Limits],
+        where: str,
+    ) -> ComputedLimits:
+        """Read which arguments the entries and costs of a task need.
+
+        Raises:
+            KeyTemplateError: the task does not have an argument.
+        """
+        limits = cls(where, entries, costs, signature, known, {})
+        templates = [entry for entry in entries if isinstance(entry, KeyTemplate)]
+        texts: list[KeyTemplate | ArgumentCost] = [*templates]
+        texts += [each for each in costs.all() if isinstance(each, ArgumentCost)]
+        return replace(limits, readers={text: limits._reader(text) for text in texts})
+
+    def requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement | None:
+        """Return what one call requires; None if no limit applies to it.
+
+        Raises:
+            ThrottleError: a function, a key or a cost is wrong; the message names it.
+        """
+        refs = dict.fromkeys(self._refs(args, kwargs))
+        if not refs:
+            return None
+        check_ref_count(tuple(refs), MAX_LIMITS_PER_TASK)
+        results: dict[TaskFunction, Any] = {}
+        return Requirement(
+            tuple(refs), tuple(self._cost(ref.name, args, kwargs, results) for ref in refs)
+        )
+
+    def _refs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[LimitRef]:
+        for entry in self.entries:
+            templates = (
+                [entry] if isinstance(entry, KeyTemplate) else self._call(entry, args, kwargs)
+            )
+            for template in templates:
+                ref = template.ref(self._reader(template).read(args, kwargs))
+                if ref is not None:
+                    yield ref
+
+    def _call(
+        self, function: TaskFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[KeyTemplate]:
+        """Return the templates of what a function returns: None, a limit, or a list of limits."""
+        result = function.call(args, kwargs)
+        items = result if isinstance(result, (list, tuple)) else (result,)
+        try:
+            templates = [KeyTemplate.of(item) for item in items if item is not None]
+        except ThrottleError as error:
+            raise LimitFunctionError(
+                f"{function.text} returned {shown(result)}: {error}; allowed: a limit such as "
+                "'mail:42' or throttle['mail', 42], a list of limits, or None for no limit"
+            ) from None
+        for template in templates:
+            if template.name not in self.known:
+                unknown = unknown_limit_error(template.name, self.known)
+                raise UnknownLimitError(f"{function.text} returned {shown(result)}: {unknown}")
+        return templates
+
+    def _cost(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        results: dict[TaskFunction, Any],
+    ) -> int:
+        """Return the cost for a limit; ``results`` has those of functions, each is called once."""
+        cost = self.costs[name]
+        if isinstance(cost, int):
+            return cost
+        if isinstance(cost, ArgumentCost):
+            return cost.amount(*self._reader(cost).read(args, kwargs))
+        if cost not in results:
+            results[cost] = cost.call(args, kwargs)
+        return read_result(results[cost], name, cost)
+
+    def _reader(self, text: KeyTemplate | ArgumentCost) -> ArgumentReader:
+        """Return the reader for a text; a function may return any template."""
+        reader = self.readers.get(text)
+        if reader is None:
+            reader = ArgumentReader.for_signature(
+                self.signature, text.arguments, self.where, text.optional
+            )
+        return reader

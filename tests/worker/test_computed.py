@@ -1,0 +1,139 @@
+"""Limits and costs that are functions of a task's arguments, with real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery.result import AsyncResult
+
+from celery_throttle import (
+    CostError,
+    KeyTemplateError,
+    Limiter,
+    LimitFunctionError,
+    UnknownLimitError,
+)
+from tests.apps import computed
+from tests.servers.server import wait_until
+from tests.workers import StartWorker, Worker
+
+pytestmark = pytest.mark.workers
+
+APP = "tests.apps.computed"
+
+
+class Site:
+    """The server, and what functions and runs noted there."""
+
+    def __init__(self, url: str) -> None:
+        self.client: Any = redis.Redis.from_url(url)
+        self.limiter = Limiter(url, computed.LIMITS)
+        computed.app.conf.update(broker_url=url, result_backend=url)
+
+    def notes(self, what: str) -> list[str]:
+        return sorted(row.decode() for row in self.client.lrange(f"computed-{what}", 0, -1))
+
+    def waiting(self) -> int:
+        return self.limiter["plan"].status().waiting
+
+    def units_left(self, key: object) -> float:
+        return self.limiter["mail", key].peek().remaining
+
+
+@pytest.fixture
+def site(redis_url: str) -> Iterator[Site]:
+    site = Site(redis_url)
+    site.client.hset("plans", mapping={"ada": "gold", "bob": "free"})
+    yield site
+    site.client.close()
+
+
+@pytest.fixture
+def begin(redis_url: str, start_worker: StartWorker) -> Callable[..., Worker]:
+    def begin(**options: Any) -> Worker:
+        return start_worker(APP, redis_url, **options)
+
+    return begin
+
+
+def test_a_function_chooses_the_limit_and_key_of_a_call(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    begin()
+    for user in ("ada", "ada", "bob", "eve", "eve", "eve"):
+        computed.app.tasks["planned"].delay(user)
+    wait_until(lambda: site.waiting() == 1, "the second task of ada waits")
+    wait_until(
+        lambda: site.notes("runs") == ["ada", "bob", "eve", "eve", "eve"],
+        "users with a unit run, and those without a limit",
+    )
+    assert site.notes("calls") == ["ada", "ada", "bob", "eve", "eve", "eve"]
+
+
+def test_what_was_computed_goes_with_the_message(site: Site, begin: Callable[..., Worker]) -> None:
+    site.client.hset("first-plans", "ada", "gold")
+    first = begin()
+    for _ in range(4):
+        computed.app.tasks["inner"].delay("ada")
+    wait_until(lambda: site.waiting() == 3, "three tasks wait")
+    first.terminate()
+    first.wait()
+    site.client.hset("plans", "ada", "free")
+    begin()
+    site.limiter["plan", "gold"].define("1000/s")
+    wait_until(lambda: site.notes("runs") == ["ada"] * 4, "all run under the first plan")
+    assert site.notes("calls") == ["ada"] * 4
+
+
+@pytest.mark.usefixtures("site")
+def test_a_function_that_is_wrong_fails_only_its_task(begin: Callable[..., Worker]) -> None:
+    worker = begin(concurrency=1)
+    results: dict[str, AsyncResult[Any]] = {
+        what: computed.app.tasks["wrong"].delay(what)
+        for what in ("raises", "number", "unknown", "template", "slow")
+    }
+    assert results["slow"].get(timeout=30) == "slow"
+    for what, error, text in (
+        ("raises", LimitFunctionError, "'go_wrong' raised LookupError: 'no such tenant'"),
+        ("number", LimitFunctionError, "returned 5: 5 is not text"),
+        ("unknown", UnknownLimitError, "returned 'males:7': limit 'males' is not defined"),
+        ("template", KeyTemplateError, "has no argument 'who'"),
+    ):
+        with pytest.raises(error, match=text) as caught:
+            results[what].get(timeout=30)
+        assert str(caught.value).startswith("task 'wrong'")
+    assert "the throttle function 'go_wrong' took 1.2 s" in worker.log()
+
+
+def test_costs_may_be_functions_and_lengths(site: Site, begin: Callable[..., Worker]) -> None:
+    begin()
+    assert computed.app.tasks["costly"].delay(4).get(timeout=30) == "sent"
+    assert site.units_left("x") == 6
+    with pytest.raises(LimitFunctionError, match="returned 'many' as the cost for 'mail'"):
+        computed.app.tasks["costly"].delay("many").get(timeout=30)
+    lengthy = computed.app.tasks["lengthy"]
+    assert lengthy.delay(["a", "b", "c"], tenant=7).get(timeout=30) == "sent"
+    assert site.units_left(7) == 7
+    assert lengthy.delay(["a"] * 99).get(timeout=30) == "sent"  # no tenant, no limit
+    with pytest.raises(CostError, match="'to' is 5, which has no length"):
+        lengthy.delay(5, tenant=7).get(timeout=30)
+
+
+def test_who_sends_a_task_to_its_line_computes_its_limits(
+    site: Site, begin: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    sender = computed.make_app(redis_url, publish="line")
+    monkeypatch.setattr(computed, "STORE", redis_url)
+    begin()
+    for _ in range(2):
+        computed.app.tasks["planned"].delay("ada")
+    wait_until(lambda: site.waiting() == 1, "a task waits")
+    sender.tasks["planned"].delay("ada")
+    assert site.waiting() == 2
+    site.client.hdel("plans", "ada")
+    site.limiter["plan", "gold"].define("1000/s")
+    wait_until(lambda: site.notes("runs") == ["ada"] * 3, "all run")
+    assert site.notes("calls") == ["ada"] * 3
