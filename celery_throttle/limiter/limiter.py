@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from celery_throttle.errors import ConfigurationError, StoreError
 from celery_throttle.limiter.backend import (
-    Backend,
     disabled_backend,
     make_backend,
     pause_all,
@@ -20,7 +19,14 @@ from celery_throttle.limiter.backend import (
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.leases import Reservation, Slot
-from celery_throttle.limiter.parts import MakePart, Parts, ShardedPlans, check_urls, on
+from celery_throttle.limiter.parts import (
+    MakePart,
+    Parts,
+    ShardedPlans,
+    backend_of_parts,
+    check_urls,
+    on,
+)
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
@@ -399,13 +405,6 @@ class Limiter(LimiterCore):
             )
         found = [self.run_plan(on(part, reader(part.observer))) for part in parts]
         return found[0] if merge is None else merge(found)
-
-
-def backend_of_parts(parts: Parts) -> Backend:
-    """Return the backend of a limiter with several shards; its server is that of the home shard."""
-    home = parts.home.backend
-    plans: Any = ShardedPlans(parts)  # which has the same operations
-    return Backend(home.store, plans, home.observer)
 
 
 def apply_rules(

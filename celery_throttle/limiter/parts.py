@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.limiter.backend import make_backend
+from celery_throttle.limiter.backend import Backend, make_backend
 from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
@@ -355,3 +355,10 @@ class ShardedPlans:
         limits = {ref: own for ref, own in rules.limits.items() if shard in shards_of(ref)}
         weights = {ref: own for ref, own in rules.weights.items() if shard in shards_of(ref)}
         return Rules(limits, weights, rules.routes)
+
+
+def backend_of_parts(parts: Parts) -> Backend:
+    """Return the backend of a limiter with several shards; its server is that of the home shard."""
+    home = parts.home.backend
+    plans: Any = ShardedPlans(parts)  # which has the same operations
+    return Backend(home.store, plans, home.observer)

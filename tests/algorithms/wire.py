@@ -85,7 +85,5 @@ def _next(plan: Playing[None], answer: object) -> Call | Commands | None:
         step = plan.send(answer)
     except StopIteration:
         return None
-    assert not isinstance(
-        step, (HomeCall, StoreCall, Sleep)
-    )  # all is at home
+    assert not isinstance(step, (HomeCall, StoreCall, Sleep))  # all is at home
     return step

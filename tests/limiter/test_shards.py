@@ -162,9 +162,7 @@ def test_pages_of_all_shards_are_merged_by_name(make: MakeLimiter, most: int) ->
 
 
 def test_what_would_show_one_shard_only_is_an_error(make: MakeLimiter) -> None:
-    with pytest.raises(
-        ConfigurationError, match="show the limits of one shard"
-    ):
+    with pytest.raises(ConfigurationError, match="show the limits of one shard"):
         list(make_registry(make()).collect())
 
 
