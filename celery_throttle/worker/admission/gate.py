@@ -206,8 +206,7 @@ class Gate:
                 candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
             except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
                 results[request] = error
-        store = self.throttle.store
-        results.update(book_or_park(store, self.backoff, self.waiting, candidates))
+        results.update(book_or_park(self.throttle, self.backoff, self.waiting, candidates))
         for one in candidates:
             if results[one.request] is Status.BOOKED:
                 self._quota.forget_refusal(one.requirement)
