@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,8 @@ class Membership:
     throttle: AppLimits
     worker: str  #: name of the worker
     queues: WorkerQueues
+    #: Returns those of some limits that are in the shard.
+    names_in: Callable[[Iterable[str]], list[str]]
     #: Called from the thread when a lost server is back.
     on_return: Callable[[], None]
     #: Called from the thread after each heartbeat.
@@ -148,12 +150,12 @@ class Membership:
         return True
 
     def _call(self, lease_us: int) -> list[Any]:
-        keys, in_use = self.throttle.keys, [*self.throttle.limits]
+        keys, in_use = self.throttle.keys, self.names_in(self.throttle.limits)
         pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
         queue_keys, queue_args = self.queues.heartbeat_arguments()
         names = [keys.membership, keys.limits, keys.quarantine, *queue_keys, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
-        with_keys = " ".join(self.throttle.limits_with_keys())
+        with_keys = " ".join(self.names_in(self.throttle.limits_with_keys()))
         call = Call(script("heartbeat"), names, [*args, *queue_args, with_keys, *in_use])
         reply: list[Any] = self.throttle.store.probe(call)
         return reply
