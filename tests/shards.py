@@ -71,4 +71,6 @@ def _part(home: AppLimits, entry: ShardEntry, shard: Shard) -> AppLimits:
         url, settings.limits, part.keys, timeout=settings.timeout, assign=fence.assign
     )
     part.home_store = home.store
+    if entry.url is None:
+        part.backend = part.backend._replace(store=home.store)
     return part

@@ -27,7 +27,6 @@ from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
-from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.membership import Membership
@@ -104,14 +103,12 @@ class Shard:
             on_heartbeat=self._after_heartbeat,
         )
         self._outage = OutageMode(throttle, self.membership, self.slots)
-        store.breaker.watcher = self._outage.begin
         self._backoff = Backoff(timers)
         self._call = ClaimCall(
             throttle, self.claims, self.slots, self.queues, self._backoff, restore=self._restore
         )
         self._leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
-        self._wakeup = WakeupListener(store, keys.wakeup_channel(worker), on_wakeup=_ignore)
         self._outcomes = FanOutOutcomes(store, keys, timers)
         self.is_registered = False
 
@@ -153,7 +150,6 @@ class Shard:
         )
         self.claims.on_settled = self._poller.on_settled
         self.slots.on_released = self._poller.on_released
-        self._wakeup.on_wakeup = self._poller.on_wakeup
         self._call.take_acknowledged = waiting.take_acknowledged
 
     def _make_waiting(self, connection: BrokerConnection) -> WaitingPolicy:
@@ -179,7 +175,14 @@ class Shard:
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self._status.begin()
         self._leases.start()
-        self._wakeup.start()
+
+    def begin_outage(self, error: StoreError) -> None:
+        """Begin an outage: the server does not answer. Thread-safe."""
+        self._outage.begin(error)
+
+    def wake_up(self) -> None:
+        """Poll soon: a line may be due. Thread-safe."""
+        self._poller.on_wakeup()
 
     def open(self, connection: BrokerConnection) -> None:
         """Begin to poll for tasks that wait in lines."""
@@ -201,7 +204,6 @@ class Shard:
     def stop(self) -> None:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
         self._leases.stop()
-        self._wakeup.close()
         self._call.report()
         self.membership.stop()
         if self._rules is not None:

@@ -22,6 +22,7 @@ from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.request import install
+from celery_throttle.worker.server import servers_of
 from celery_throttle.worker.shard import Shard
 
 
@@ -58,6 +59,7 @@ class ThrottleWorker:
         for shard in self._shards.values():
             shard.learn = self.learn
         self._home = self._shards[HOME]
+        self._servers = servers_of(self._shards.values(), self.name)
         self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
         bypass_rate_limits(consumer)
@@ -80,6 +82,8 @@ class ThrottleWorker:
             shard.start()
         for shard in shards:  # others may have learned that more limits are there
             shard.register()
+        for server in self._servers:
+            server.start()
         self._split_limits.begin()
         if self.consumer.hub is None:
             self.timers.attach()
@@ -98,6 +102,8 @@ class ThrottleWorker:
             shard.close()
         self._connection.republisher.close()
         if for_good:
+            for server in self._servers:
+                server.stop()
             for shard in self._shards.values():
                 shard.stop()
 
