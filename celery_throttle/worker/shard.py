@@ -248,6 +248,14 @@ class Shard:
             self.is_registered = True  # until another shard learns that a limit is here
             self.is_registered &= self._put_in_force(self.throttle.plans.register)
 
+    def assign(self) -> None:
+        """Repeat to the home shard that the limits are in this shard, as it may have lost that."""
+        self._put_in_force(self._assign)
+
+    def _assign(self, limits: Mapping[str, Limits]) -> Plan[None]:
+        if limits:
+            yield from self.throttle.plans.assigned_epoch(limits)
+
     def _restore(self) -> None:
         """Put the limits in force of which the server has lost some."""
         context = self.throttle.plans

@@ -62,6 +62,9 @@ class ThrottleWorker:
         self._servers = servers_of(self._shards.values(), self.name)
         self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
+        for name, shard in self._shards.items():
+            if name != HOME and name.partition("/")[2] in ("", "0"):  # one of its entry
+                shard.on_heartbeat = shard.assign
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)

@@ -13,11 +13,11 @@ from celery import Celery
 
 from celery_throttle import Limiter
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.shards import Shard, ShardEntry
+from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
 from celery_throttle.operations.shards import ShardIdentity
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from tests.servers.server import Server, valkey_command, wait_until
-from tests.shards import keys_of, shard_limiter
+from tests.shards import HOME_KEYS, keys_of, shard_limiter
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -218,6 +218,22 @@ def test_a_limit_in_an_unknown_shard_waits_for_another_worker(bench: Bench) -> N
     assert new.log().count("Limit in force: mail") == 1
     other.store.close()
     other.home_store.close()
+
+
+def test_workers_repeat_where_limits_are_when_the_home_shard_has_lost_that(bench: Bench) -> None:
+    """Or a process without the settings would be granted them in the home shard as well."""
+    bench.start(bench.erp_shard)
+    bench.send("erp", range(TASKS))
+    bench.has_run("erp", 2)
+    with bench.servers["mail"].client() as client:
+        client.flushall()
+        wait_until(lambda: client.hexists(HOME_KEYS.shards, "erp"), "the map of the home shard")
+    other = shard_limiter(bench.servers["mail"].url, "home", LIMITS)
+    with pytest.raises(OtherShardError):
+        other["erp"].try_acquire()
+    assert other["mail"].try_acquire()
+    other.store.close()
+    assert len(bench.records("erp")) == 2
 
 
 def test_a_limit_divided_by_key(bench: Bench) -> None:
