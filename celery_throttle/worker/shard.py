@@ -56,6 +56,7 @@ class Shard:
         worker: the name of the worker, which no other worker has.
         timers: the timers of the worker.
         names_in: returns those of some limits that are in the shard.
+        poll_interval: longest time between two polls of a worker with a free process, in seconds.
     """
 
     gate: Gate
@@ -68,7 +69,9 @@ class Shard:
         consumer: Any,
         worker: str,
         timers: Timers,
+        *,
         names_in: Callable[[Iterable[str]], list[str]] = list,
+        poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS,
     ) -> None:
         self.throttle = throttle
         self._timers = timers
@@ -105,7 +108,13 @@ class Shard:
         self._outage = OutageMode(throttle, self.membership, self.slots)
         self._backoff = Backoff(timers)
         self._call = ClaimCall(
-            throttle, self.claims, self.slots, self.queues, self._backoff, restore=self._restore
+            throttle,
+            self.claims,
+            self.slots,
+            self.queues,
+            self._backoff,
+            restore=self._restore,
+            poll_interval=poll_interval,
         )
         self._leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)

@@ -11,6 +11,7 @@ from uuid import uuid4
 from celery_throttle.errors import ConfigurationError, ThrottleError
 from celery_throttle.limits.shards import HOME, OtherShardError, ShardMap
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.gates import attach_gates
 from celery_throttle.worker.admission.request_limits import has_limits, limits_of, requirement_of
@@ -52,10 +53,7 @@ class ThrottleWorker:
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
         self._map = shard_map
-        self._shards = {
-            name: Shard(throttle, consumer, self.name, self.timers, partial(self._names_in, name))
-            for name, throttle in shards.items()
-        }
+        self._shards = {name: self._make_shard(name, limits) for name, limits in shards.items()}
         for shard in self._shards.values():
             shard.learn = self.learn
         self._home = self._shards[HOME]
@@ -69,6 +67,19 @@ class ThrottleWorker:
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)
         consumer.strategies = Strategies(consumer, install, limited)
+
+    def _make_shard(self, name: str, limits: AppLimits) -> Shard:
+        longest = tuning.SHARD_POLL_INTERVAL_SECONDS
+        if name == HOME:
+            longest = tuning.MAX_POLL_INTERVAL_SECONDS
+        return Shard(
+            limits,
+            self.consumer,
+            self.name,
+            self.timers,
+            names_in=partial(self._names_in, name),
+            poll_interval=longest,
+        )
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""

@@ -61,6 +61,7 @@ class ClaimCall:
     backoff: Backoff
     #: Puts limits in force again that the server has lost.
     restore: Callable[[], None]
+    poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS  #: longest time between two polls
     #: Returns the identities of parked messages whose acknowledgement is certain.
     take_acknowledged: Callable[[], Sequence[str]] = tuple
     replied_at: float = 0.0  #: monotonic time of the server's last reply
@@ -146,7 +147,7 @@ class ClaimCall:
             self.queue_keys() if count or is_passing else (),
             tokens,
             lease=self.lease,
-            poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
+            poll_interval=self.poll_interval,
             free=free,
             horizon=0.0 if capacity.contended else tuning.BOOKING_HORIZON_SECONDS,
             soon_free_horizon=capacity.soon_free_horizon,
