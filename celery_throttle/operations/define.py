@@ -51,14 +51,17 @@ class Put(NamedTuple):
 
 def register(
     context: PlanContext, limits: Mapping[str, Limits], now: int | None = None
-) -> Plan[None]:
+) -> Plan[Mapping[str, str]]:
     """Put limits of the code in force, unless the rules file or a definition replaces them.
 
-    Limits in another shard are left out.
+    In the home shard, limits in another shard are left out; returns the names of their shards.
 
     ``now``: the server's time in microseconds, if it is known.
+
+    Raises:
+        OtherShardError: in any other shard: a limit is elsewhere, and none is put in force.
     """
-    yield from _register(context, [LimitRef(name, None) for name in limits], limits, now)
+    return (yield from _register(context, [LimitRef(name, None) for name in limits], limits, now))
 
 
 def _register(

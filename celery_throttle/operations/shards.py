@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_throttle.errors import ConfigurationError, StoreError
+from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
 from celery_throttle.limits.shards import HOME, ShardEntry, check_here
 from celery_throttle.operations.plan import HomeCall, Plan, PlanContext
 from celery_throttle.store.keys import Keys
@@ -73,10 +73,17 @@ class ShardFence:
         Raises:
             OtherShardError: a limit is in another shard.
             ConfigurationError: other processes have another shard with the same name.
-            StoreError: a limit is being moved, or the home shard cannot be reached.
+            StoreError: a limit is being moved, or the home shard cannot be reached. That is no
+                outage of this shard, so it is no StoreUnavailableError.
         """
         asked = [*names]
-        reply = yield HomeCall(_assign_call(self.home, "assign", self.identity, asked))
+        try:
+            reply = yield HomeCall(_assign_call(self.home, "assign", self.identity, asked))
+        except StoreUnavailableError as error:
+            raise StoreError(
+                f"limits of shard {self.identity.name!r} are not registered, and the home shard, "
+                f"which does that, cannot be reached: {error}"
+            ) from error
         epoch, identity, *locations = reply
         _check_identity(self.identity, identity.decode())
         found = dict(zip(asked, (location.decode() for location in locations), strict=True))
