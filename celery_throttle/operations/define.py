@@ -25,7 +25,7 @@ from celery_throttle.limits.requirement import (
     parse_limits,
     slots_error,
 )
-from celery_throttle.limits.shards import OtherShardError
+from celery_throttle.limits.shards import check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
@@ -51,14 +51,17 @@ class Put(NamedTuple):
 
 def register(
     context: PlanContext, limits: Mapping[str, Limits], now: int | None = None
-) -> Plan[None]:
+) -> Plan[Mapping[str, str]]:
     """Put limits of the code in force, unless the rules file or a definition replaces them.
 
-    Limits in another shard are left out.
+    In the home shard, limits in another shard are left out; returns the names of their shards.
 
     ``now``: the server's time in microseconds, if it is known.
+
+    Raises:
+        OtherShardError: in any other shard: a limit is elsewhere, and none is put in force.
     """
-    yield from _register(context, [LimitRef(name, None) for name in limits], limits, now)
+    return (yield from _register(context, [LimitRef(name, None) for name in limits], limits, now))
 
 
 def _register(
@@ -89,8 +92,7 @@ def register_missing(
     wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
     every = [*wholes, *(ref for ref in refs if ref.key is not None)]
     elsewhere = yield from _register(context, every, context.limits, now)
-    for name, shard in elsewhere.items():
-        raise OtherShardError(name, shard)
+    check_here(elsewhere)
     texts = yield from read_definitions(context, map(context.keys.field, every))
     found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
     limits = [definitions.unpack(packed) for _, packed in found]
@@ -147,8 +149,7 @@ def define(
         put = yield from put_definitions(
             context, "set", [ref], [limits], author=author, lasts_us=lasts_us
         )
-        for name, shard in put.elsewhere.items():
-            raise OtherShardError(name, shard)
+        check_here(put.elsewhere)
         yield from make_due(context, ref.name)
     if weight is not None:
         yield _weight_call(context, ref, weight, author, lasts_us)

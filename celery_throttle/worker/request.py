@@ -21,7 +21,7 @@ from celery_throttle.operations.fan_outs import DONE, FAILED
 from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.messages.publishing import remove_broker_headers
 from celery_throttle.tasks.step_out import TaskThrottled
-from celery_throttle.worker.admission.gate import gate_of
+from celery_throttle.worker.admission.gates import gate_of
 from celery_throttle.worker.admission.request_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
 from celery_throttle.worker.hooks.announcements import note_new, restart_fields, send_receipt

@@ -5,13 +5,17 @@ A worker makes its shards in one place, see ``worker.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import ConfigurationError, StoreError
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.shards import OtherShardError
+from celery_throttle.operations.define import register_missing
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -23,7 +27,6 @@ from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
-from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.membership import Membership
@@ -52,15 +55,29 @@ class Shard:
         consumer: Celery's consumer.
         worker: the name of the worker, which no other worker has.
         timers: the timers of the worker.
+        names_in: returns those of some limits that are in the shard.
+        poll_interval: longest time between two polls of a worker with a free process, in seconds.
     """
 
     gate: Gate
     _poller: Poller
     _delayed: DelayedTasks
 
-    def __init__(self, throttle: AppLimits, consumer: Any, worker: str, timers: Timers) -> None:
+    def __init__(
+        self,
+        throttle: AppLimits,
+        consumer: Any,
+        worker: str,
+        timers: Timers,
+        *,
+        names_in: Callable[[Iterable[str]], list[str]] = list,
+        poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS,
+    ) -> None:
         self.throttle = throttle
         self._timers = timers
+        self._names_in = names_in
+        #: Remembers the shards of limits; returns whether that was unknown.
+        self.learn: Callable[[Mapping[str, str]], bool] = _ignore
         #: The present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
         #: Called in the thread of the heartbeats, after each of them.
@@ -74,7 +91,7 @@ class Shard:
         self._quarantine = Quarantine(
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
-        self._status = StatusReport(throttle)
+        self._status = StatusReport(throttle, names_in)
         self._rules = (
             None
             if throttle.rules_file is None
@@ -84,18 +101,25 @@ class Shard:
             throttle,
             worker,
             self.queues,
+            names_in=names_in,
             on_return=self._on_return,
             on_heartbeat=self._after_heartbeat,
         )
         self._outage = OutageMode(throttle, self.membership, self.slots)
-        store.breaker.watcher = self._outage.begin
         self._backoff = Backoff(timers)
-        self._call = ClaimCall(throttle, self.claims, self.slots, self.queues, self._backoff)
+        self._call = ClaimCall(
+            throttle,
+            self.claims,
+            self.slots,
+            self.queues,
+            self._backoff,
+            restore=self._restore,
+            poll_interval=poll_interval,
+        )
         self._leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
-        self._wakeup = WakeupListener(store, keys.wakeup_channel(worker), on_wakeup=_ignore)
         self._outcomes = FanOutOutcomes(store, keys, timers)
-        self._is_registered = False
+        self.is_registered = False
 
     def connect(self, connection: BrokerConnection) -> None:
         """Make the parts that live as long as a connection to the broker."""
@@ -119,6 +143,7 @@ class Shard:
             report_ungated=self._status.report_ungated,
             refresh_rules=self._refresh_rules,
             deciding=connection.deciding,
+            learn=self.learn,
         )
         dispatcher = Dispatcher(
             consumer, self.claims, self._quarantine, pool, timers, self._outcomes
@@ -134,7 +159,6 @@ class Shard:
         )
         self.claims.on_settled = self._poller.on_settled
         self.slots.on_released = self._poller.on_released
-        self._wakeup.on_wakeup = self._poller.on_wakeup
         self._call.take_acknowledged = waiting.take_acknowledged
 
     def _make_waiting(self, connection: BrokerConnection) -> WaitingPolicy:
@@ -153,14 +177,21 @@ class Shard:
         """Start, or continue over a new connection to the broker."""
         throttle = self.throttle
         self._poll_rules()  # before the limits of the code: they are not in force for a moment
-        self._register()
+        self.register()
         self.membership.start()
         prefix = throttle.settings.prefix
         other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self._status.begin()
         self._leases.start()
-        self._wakeup.start()
+
+    def begin_outage(self, error: StoreError) -> None:
+        """Begin an outage: the server does not answer. Thread-safe."""
+        self._outage.begin(error)
+
+    def wake_up(self) -> None:
+        """Poll soon: a line may be due. Thread-safe."""
+        self._poller.on_wakeup()
 
     def open(self, connection: BrokerConnection) -> None:
         """Begin to poll for tasks that wait in lines."""
@@ -182,7 +213,6 @@ class Shard:
     def stop(self) -> None:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
         self._leases.stop()
-        self._wakeup.close()
         self._call.report()
         self.membership.stop()
         if self._rules is not None:
@@ -218,12 +248,49 @@ class Shard:
         if self._rules is not None:
             self._rules.poll()
 
-    def _register(self) -> None:
-        """Register the limits once. A limit that is missing later is registered when it is used."""
-        if not self._is_registered:
-            with suppress(StoreError):  # it is done at the end of the outage, or by the gate
-                self.throttle.register()
-                self._is_registered = True
+    def register(self) -> None:
+        """Register the limits that are in this shard, once.
+
+        A limit that is missing later is registered when it is used.
+        """
+        if not self.is_registered:
+            self.is_registered = True  # until another shard learns that a limit is here
+            self.is_registered &= self._put_in_force(self.throttle.plans.register)
+
+    def assign(self) -> None:
+        """Repeat to the home shard that the limits are in this shard, as it may have lost that."""
+        self._put_in_force(self._assign)
+
+    def _assign(self, limits: Mapping[str, Limits]) -> Plan[None]:
+        if limits:
+            yield from self.throttle.plans.assigned_epoch(limits)
+
+    def _restore(self) -> None:
+        """Put the limits in force of which the server has lost some."""
+        context = self.throttle.plans
+        self._put_in_force(
+            lambda limits: register_missing(context, [LimitRef(name, None) for name in limits])
+        )
+
+    def _put_in_force(self, plan: Callable[[Mapping[str, Limits]], Plan[Any]]) -> bool:
+        """Run a plan for the limits of the code that are in this shard; return whether it ended.
+
+        If the home shard says that one of them is elsewhere, it is run for the others.
+        """
+        throttle = self.throttle
+        while True:
+            limits = throttle.code_limits
+            own = {name: limits[name] for name in self._names_in(limits)}
+            try:
+                self.learn(throttle.run_plan(plan(own)) or {})
+            except OtherShardError as error:
+                if self.learn({error.limit: error.shard}):
+                    continue
+            except ConfigurationError:
+                logger.exception("The limits of a shard are not registered")
+            except StoreError:  # it is done at the end of the outage, or by the gate
+                return False
+            return True
 
     def _after_heartbeat(self) -> None:
         self.queues.discard_deleted()
@@ -243,12 +310,12 @@ class Shard:
         """The server is back: let delayed tasks join their lines, and poll."""
         self._outage.end()
         self._refresh_rules()
-        self._register()
+        self.register()
         self._call.renew_slots()  # also those that tasks have taken since the server is back
         if self._connection is not None and self._connection.scheduler.is_running:
             self._delayed.readmit_all()
             self._poller.poll_in(0)
 
 
-def _ignore(*_: Any) -> None:
+def _ignore(*_: Any) -> Any:
     """Do nothing, until there is a connection to the broker."""

@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
 
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Taken
@@ -121,6 +122,8 @@ class TaskState:
     #: The claim under which this worker holds it; None if its message is the broker's.
     claim: Claim | None = None
     shard: Any = None  #: the shard that decides about it, once that was found
+    #: Why no shard can decide about it; None if one can.
+    shard_error: ConfigurationError | None = None
     status = Status.RECEIVED
     #: The fields of Celery's event ``task-received``, until it is sent; see `announcements.py`.
     receipt: dict[str, Any] | None = None
@@ -172,6 +175,10 @@ class TaskState:
         if "broker_wait" in header:
             began, *ref = header["broker_wait"]
             self.broker_wait = BrokerWait(float(began), *_check_ref(*ref))
+
+    def leave_shard(self) -> None:
+        """Let its shard be found anew: its limits have changed, or are in another shard."""
+        self.shard = self.shard_error = None
 
     def move(self, status: Status) -> Status:
         """Move the task into a status."""

@@ -22,6 +22,9 @@ SOON_FREE_BOOKING_SECONDS = 0.001
 # Polling for claims.
 
 MAX_POLL_INTERVAL_SECONDS = 1.0  # between two claim calls of a worker with a free process
+#: The same for each shard but the home shard: there may be many, and a wake-up comes when a line of
+#: one may be due.
+SHARD_POLL_INTERVAL_SECONDS = 10.0
 MIN_WAKEUP_INTERVAL_SECONDS = 0.005  # from the last reply to the poll that a wake-up causes
 RESUBSCRIBE_SECONDS = 0.5  # until a worker that has lost the server subscribes to wake-ups again
 #: Tasks that one claim call claims at most: the server does nothing else meanwhile. Scripts bound

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from celery_throttle.errors import ThrottleError
-from celery_throttle.limits.shards import HOME
+from celery_throttle.errors import ConfigurationError, ThrottleError
+from celery_throttle.limits.shards import HOME, OtherShardError, ShardMap
 from celery_throttle.tasks.app_limits import AppLimits
-from celery_throttle.worker.admission.gate import Gate, attach_gates
-from celery_throttle.worker.admission.request_limits import has_limits, limits_of
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.gates import attach_gates
+from celery_throttle.worker.admission.request_limits import has_limits, limits_of, requirement_of
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.split_limits import SplitLimits
 from celery_throttle.worker.hooks import internals
@@ -21,6 +23,7 @@ from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from celery_throttle.worker.hooks.strategies import Strategies, bypass_rate_limits
 from celery_throttle.worker.hooks.timers import make_timers
 from celery_throttle.worker.request import install
+from celery_throttle.worker.server import servers_of
 from celery_throttle.worker.shard import Shard
 
 
@@ -31,15 +34,17 @@ class ThrottleWorker:
 
     Args:
         consumer: Celery's consumer.
-        shards: the limits of each shard, by the name of the shard. One is named ``"home"``.
-        find: returns the name of the shard that has the limits with some names.
+        shards: the limits of each shard, by the text of the shard: ``"home"``, ``"mail"``,
+            ``"tenants/3"``. Each may contain all limits of the app.
+        shard_map: says in which shard each limit is; the worker learns where the home shard has put
+            it.
     """
 
     def __init__(
         self,
         consumer: Any,
         shards: Mapping[str, AppLimits],
-        find: Callable[[Iterable[str]], str] = lambda _: HOME,
+        shard_map: ShardMap = ShardMap(),  # noqa: B008  # immutable
     ) -> None:
         self.consumer = consumer
         self.name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -47,18 +52,34 @@ class ThrottleWorker:
         self._throttle: AppLimits = consumer.app.throttle
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
-        self._find_name = find
-        self._shards = {
-            name: Shard(throttle, consumer, self.name, self.timers)
-            for name, throttle in shards.items()
-        }
+        self._map = shard_map
+        self._shards = {name: self._make_shard(name, limits) for name, limits in shards.items()}
+        for shard in self._shards.values():
+            shard.learn = self.learn
         self._home = self._shards[HOME]
+        self._servers = servers_of(self._shards.values(), self.name)
         self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
+        for name, shard in self._shards.items():
+            if name != HOME and name.partition("/")[2] in ("", "0"):  # one of its entry
+                shard.on_heartbeat = shard.assign
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)
         consumer.strategies = Strategies(consumer, install, limited)
+
+    def _make_shard(self, name: str, limits: AppLimits) -> Shard:
+        longest = tuning.SHARD_POLL_INTERVAL_SECONDS
+        if name == HOME:
+            longest = tuning.MAX_POLL_INTERVAL_SECONDS
+        return Shard(
+            limits,
+            self.consumer,
+            self.name,
+            self.timers,
+            names_in=partial(self._names_in, name),
+            poll_interval=longest,
+        )
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -73,6 +94,10 @@ class ThrottleWorker:
         attach_gates(self.consumer.app, [shard.gate for shard in shards], self.gate_for)
         for shard in shards:
             shard.start()
+        for shard in shards:  # others may have learned that more limits are there
+            shard.register()
+        for server in self._servers:
+            server.start()
         self._split_limits.begin()
         if self.consumer.hub is None:
             self.timers.attach()
@@ -91,6 +116,8 @@ class ThrottleWorker:
             shard.close()
         self._connection.republisher.close()
         if for_good:
+            for server in self._servers:
+                server.stop()
             for shard in self._shards.values():
                 shard.stop()
 
@@ -110,7 +137,8 @@ class ThrottleWorker:
         """Return the gate that decides about a request: that of the shard of its limits.
 
         A claimed task belongs to the shard of its claim, and a task without limits to the home
-        shard. The shard is found once for each request.
+        shard, as does one whose limits are in two shards, which fails there. The shard is found
+        once for each request.
         """
         if len(self._shards) == 1:
             return self._home.gate
@@ -121,11 +149,41 @@ class ThrottleWorker:
         return gate
 
     def _find_shard(self, request: Any) -> Shard:
-        claim = request.throttle_state.claim
-        if claim is not None:
-            return next(each for each in self._shards.values() if each.claims is claim.claims)
+        task = request.throttle_state
+        if task.claim is not None:
+            return next(each for each in self._shards.values() if each.claims is task.claim.claims)
         try:
             limits = limits_of(self._throttle, request)
-        except ThrottleError:  # the gate of the home shard fails the task
+            refs = () if limits is None else requirement_of(limits, request).refs
+        except ThrottleError:  # the gate raises it as well, and fails the task
             return self._home
-        return self._home if limits is None else self._shards[self._find_name(limits.names)]
+        try:
+            return self._shards[str(self._map.shard_of_all(refs))]
+        except ConfigurationError as error:
+            task.shard_error = error
+            return self._home
+
+    def learn(self, assigned: Mapping[str, str]) -> bool:
+        """Remember where the home shard says that limits are; return whether that was unknown.
+
+        Thread-safe.
+        """
+        known = self._map.assigned
+        new = {name: entry for name, entry in assigned.items() if known.get(name) != entry}
+        if new:
+            self._map = self._map.with_assigned(new)
+            for name, shard in self._shards.items():
+                if name.partition("/")[0] in new.values():
+                    shard.is_registered = False
+        return bool(new)
+
+    def _names_in(self, shard: str, names: Iterable[str]) -> list[str]:
+        """Return those of some limits that are in a shard, or of which keys are."""
+        return [name for name in names if self._entry_of(name) == shard.partition("/")[0]]
+
+    def _entry_of(self, name: str) -> str | None:
+        try:
+            entry = self._map.entry_of(name)
+        except OtherShardError:  # this process has no such shard
+            return None
+        return HOME if entry is None else entry.name

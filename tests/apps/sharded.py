@@ -1,7 +1,11 @@
-"""Two shards, each with limits of its own on a server of its own."""
+"""Shards on servers of their own: what a process with some settings of shards decides in each.
+
+``SHARDS`` is the setting as JSON, ``LIMITS`` the limits.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -9,27 +13,25 @@ import redis
 from celery import Celery
 
 from celery_throttle import Throttle
+from celery_throttle.limits.shards import parse_shards
 from celery_throttle.signals import throttle_mode_changed
-from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker.bootstep import ThrottleStep
 from celery_throttle.worker.worker import ThrottleWorker
+from tests.shards import limits_by_shard
 
-HOME_LIMITS = {"mail": "3/h burst 3 outage closed"}
-ERP_LIMITS = {"erp": "2/h burst 2 outage closed"}
+LIMITS = json.loads(os.environ["LIMITS"])
+SHARDS = parse_shards(json.loads(os.environ["SHARDS"]))
 
 app = Celery("sharded", broker=os.environ["CELERY_BROKER_URL"])
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
-throttle = Throttle(app, HOME_LIMITS | ERP_LIMITS, url=os.environ["HOME_URL"], lease=2)
+throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=2)
 
 
 class ShardedStep(ThrottleStep):
-    """The home shard has the limit "mail", the other shard the limit "erp"."""
+    """The worker has the shards of the setting."""
 
     def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # as in its base
-        home = {"url": os.environ["HOME_URL"], "limits": HOME_LIMITS, "lease": 2}
-        erp = {"url": os.environ["ERP_URL"], "limits": ERP_LIMITS, "lease": 2}
-        shards = {"home": AppLimits(app, home), "erp": AppLimits(app, erp)}
-        return ThrottleWorker(c, shards, lambda limits: "erp" if "erp" in limits else "home")
+        return ThrottleWorker(c, limits_by_shard(throttle, SHARDS), SHARDS)
 
 
 app.steps["consumer"] = {ShardedStep}
@@ -37,24 +39,34 @@ app.steps["consumer"] = {ShardedStep}
 
 def record(name: str, value: str) -> None:
     with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
-        client.rpush(name, value)
+        client.rpush(f"sharded:{name}", value)
 
 
 @app.task(throttle="mail")
 def mail(number: int) -> None:
-    record("sharded:mail", str(number))
+    record("mail", str(number))
 
 
 @app.task(throttle="erp")
 def erp(number: int) -> None:
-    record("sharded:erp", str(number))
+    record("erp", str(number))
+
+
+@app.task(throttle=["mail", "erp"])
+def both(number: int) -> None:
+    record("both", str(number))
+
+
+@app.task(throttle="tenant:{number}")
+def tenant(number: int) -> None:
+    record("tenant", str(number))
 
 
 @app.task
 def plain(number: int) -> None:
-    record("sharded:plain", str(number))
+    record("plain", str(number))
 
 
 @throttle_mode_changed.connect
 def record_mode(mode: str, server: str, prefix: str, **_: Any) -> None:
-    record("sharded:modes", f"{mode} {server} {prefix}")
+    record("modes", f"{mode} {server} {prefix}")

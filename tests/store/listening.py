@@ -24,7 +24,7 @@ class Listener:
 
     def __init__(self, store: Store) -> None:
         self._count = 0
-        self.wakeup = WakeupListener(store, CHANNEL, self._wake_up)
+        self.wakeup = WakeupListener(store, {CHANNEL: self._wake_up})
         self.wakeup.start()
 
     def _wake_up(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,23 @@ import redis
 from celery import Celery
 
 from celery_throttle import Limiter
-from celery_throttle.store.keys import DEFAULT_PREFIX
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
+from celery_throttle.operations.shards import ShardIdentity
+from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from tests.servers.server import Server, valkey_command, wait_until
+from tests.shards import HOME_KEYS, keys_of, shard_limiter
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
 
 TASKS = 5
+LIMITS = {
+    "mail": "3/h burst 3 outage closed",
+    "erp": "2/h burst 2 outage closed",
+    "tenant": "1/h burst 1",
+}
+PREFIXES = {"mail": DEFAULT_PREFIX, "erp": keys_of("erp").prefix}
 
 
 class Bench:
@@ -27,8 +38,24 @@ class Bench:
         self.servers = servers
         self._celery = Celery("sharded", broker=broker, set_as_current=False)
         self._broker: Any = redis.Redis.from_url(broker)
-        env = {"HOME_URL": servers["mail"].url, "ERP_URL": servers["erp"].url}
-        self.worker: Worker = start_worker("tests.apps.sharded", broker, env=env)
+        self._start_worker = start_worker
+        self._url = broker
+        self.worker: Worker
+
+    def start(self, shards: Mapping[str, Any], limits: Mapping[str, str] = LIMITS) -> Worker:
+        """Start a worker with these settings of shards."""
+        env = {
+            "HOME_URL": self.servers["mail"].url,
+            "SHARDS": json.dumps(shards),
+            "LIMITS": json.dumps(limits),
+        }
+        self.worker = self._start_worker("tests.apps.sharded", self._url, env=env)
+        return self.worker
+
+    @property
+    def erp_shard(self) -> dict[str, Any]:
+        """The settings with the limit "erp" on its own server."""
+        return {"erp": {"limits": ["erp"], "url": self.servers["erp"].url}}
 
     def send(self, task: str, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -43,11 +70,13 @@ class Bench:
     def waiting(self, limit: str) -> int:
         """Return the number of tasks that wait on the server of a limit."""
         with self.servers[limit].client() as client:
-            lines = client.scan_iter(f"{DEFAULT_PREFIX}:messages:*")
+            lines = client.scan_iter(f"{PREFIXES[limit]}:messages:*")
             return sum(int(client.hlen(line)) for line in lines)
 
     def define(self, limit: str, definition: str) -> None:
-        Limiter(self.servers[limit].url, {limit: "1/h"})[limit].define(definition)
+        limiter = Limiter(self.servers[limit].url, {limit: "1/h"}, prefix=PREFIXES[limit])
+        limiter[limit].define(definition)
+        limiter.store.close()
 
     def modes(self) -> dict[str, str]:
         """Return the mode of each shard, as the worker shows it."""
@@ -63,7 +92,7 @@ class Bench:
         return {"mail": stats["mode"], "erp": stats["shards"]["erp"]["mode"]}
 
     def close(self) -> None:
-        names = ("mail", "erp", "plain", "modes")
+        names = ("mail", "erp", "both", "tenant", "plain", "modes")
         self._broker.delete(*(f"sharded:{name}" for name in names))
         self._broker.close()
         self._celery.close()
@@ -89,6 +118,7 @@ def bench(
 
 
 def test_each_shard_decides_by_its_own_server(bench: Bench) -> None:
+    bench.start(bench.erp_shard)
     bench.send("mail", range(TASKS))
     bench.send("erp", range(TASKS))
     bench.send("plain", range(TASKS))
@@ -110,6 +140,7 @@ def test_each_shard_decides_by_its_own_server(bench: Bench) -> None:
 def test_only_the_shard_of_a_lost_server_is_in_outage_mode(
     bench: Bench, lost: str, living: str
 ) -> None:
+    bench.start(bench.erp_shard)
     lost_server = bench.servers[lost]
     for limit in ("mail", "erp"):
         bench.define(limit, "1000/s burst 1000 outage closed")
@@ -119,7 +150,7 @@ def test_only_the_shard_of_a_lost_server_is_in_outage_mode(
     bench.send(living, range(TASKS))
     bench.has_run(living, TASKS)
     assert bench.modes() == {lost: "outage", living: "normal"}
-    assert bench.records("modes") == [f"outage {lost_server.url} {DEFAULT_PREFIX}"]
+    assert bench.records("modes") == [f"outage {lost_server.url} {PREFIXES[lost]}"]
     assert bench.records(lost) == []
     lost_server.start()
     wait_until(lambda: bench.modes()[lost] == "normal", "the end of the outage")
@@ -127,3 +158,104 @@ def test_only_the_shard_of_a_lost_server_is_in_outage_mode(
     bench.has_run(lost, TASKS)
     assert bench.records(lost) == [str(number) for number in range(TASKS)]
     assert bench.records(living) == [str(number) for number in range(TASKS)]
+
+
+def test_a_task_with_limits_of_two_shards_fails(bench: Bench) -> None:
+    worker = bench.start(bench.erp_shard)
+    bench.send("both", range(1))
+    bench.send("erp", range(1))
+    bench.send("plain", range(1))
+    bench.has_run("plain", 1)
+    bench.has_run("erp", 1)
+    wait_until(
+        lambda: (
+            "limits of two shards: 'mail' in shard 'home' and 'erp' in shard 'erp'" in worker.log()
+        ),
+        "the error of the task",
+    )
+    assert bench.records("both") == []
+
+
+@pytest.mark.parametrize("limit", ["mail", "erp"])
+def test_the_shard_where_other_processes_have_put_a_limit_decides(bench: Bench, limit: str) -> None:
+    """The settings of the worker say the other one."""
+    home_url, erp_url = bench.servers["mail"].url, bench.servers["erp"].url
+    identity = ShardIdentity("erp", server=erp_url)
+    if limit == "mail":
+        other = shard_limiter(erp_url, "erp", LIMITS, home_url=home_url, identity=identity)
+    else:
+        other = shard_limiter(home_url, "home", LIMITS)
+    assert other[limit].try_acquire()
+    bench.start(bench.erp_shard)
+    bench.send(limit, range(TASKS))
+    burst = {"mail": 3, "erp": 2}[limit]
+    bench.has_run(limit, burst - 1)
+    wait_until(lambda: other[limit].status().waiting == TASKS - burst + 1, "the rest in its line")
+    assert len(bench.records(limit)) == burst - 1
+    other[limit].define("1000/s burst 1000")
+    bench.has_run(limit, TASKS)
+    other.store.close()
+    other.home_store.close()
+
+
+def test_a_limit_in_an_unknown_shard_waits_for_another_worker(bench: Bench) -> None:
+    """A worker of before a deployment fails no task that the others run."""
+    url = bench.servers["mail"].url
+    other = shard_limiter(url, "new", LIMITS)
+    assert other["mail"].try_acquire()
+    old = bench.start(bench.erp_shard)
+    bench.send("mail", range(TASKS))
+    bench.send("erp", range(1))
+    bench.has_run("erp", 1)
+    wait_until(lambda: "'mail' is in shard 'new'" in old.log(), "the error")
+    assert bench.records("mail") == []
+    other["mail"].define("1000/s burst 1000")
+    new = bench.start({**bench.erp_shard, "new": {"limits": ["mail"]}})
+    old.terminate()
+    old.wait()
+    bench.has_run("mail", TASKS)
+    assert bench.records("mail") == [str(number) for number in range(TASKS)]
+    assert new.log().count("Limit in force: mail") == 1
+    other.store.close()
+    other.home_store.close()
+
+
+def test_workers_repeat_where_limits_are_when_the_home_shard_has_lost_that(bench: Bench) -> None:
+    """Or a process without the settings would be granted them in the home shard as well."""
+    bench.start(bench.erp_shard)
+    bench.send("erp", range(TASKS))
+    bench.has_run("erp", 2)
+    with bench.servers["mail"].client() as client:
+        client.flushall()
+        wait_until(lambda: client.hexists(HOME_KEYS.shards, "erp"), "the map of the home shard")
+    other = shard_limiter(bench.servers["mail"].url, "home", LIMITS)
+    with pytest.raises(OtherShardError):
+        other["erp"].try_acquire()
+    assert other["mail"].try_acquire()
+    other.store.close()
+    assert len(bench.records("erp")) == 2
+
+
+def test_a_limit_divided_by_key(bench: Bench) -> None:
+    bench.start({"tenants": {"limits": ["tenant"], "by_key": 4}})
+    for _ in range(2):
+        bench.send("tenant", range(TASKS))
+    bench.has_run("tenant", TASKS)
+    shards = {Shard("tenants", number, 4) for number in range(4)}
+    prefixes = {shard_prefix(DEFAULT_PREFIX, shard): shard for shard in shards}
+    entry = ShardEntry("tenants", ("tenant",), 4)
+    with bench.servers["mail"].client() as client:
+        states = {key.decode() for key in client.scan_iter("*:state:*")}
+        found = {key.rpartition(":state:")[::2] for key in states}
+        right = {
+            (prefix, f"tenant:{key}")
+            for prefix, shard in prefixes.items()
+            for key in map(str, range(TASKS))
+            if entry.shard_of(LimitRef("tenant", key)) == shard
+        }
+        assert found == right
+        wait_until(
+            lambda: sum(map(client.hlen, client.scan_iter("*:messages:*"))) == TASKS,
+            "the others in their lines",
+        )
+    assert bench.records("tenant") == [str(number) for number in range(TASKS)]

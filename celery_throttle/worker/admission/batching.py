@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from celery_throttle.errors import StoreError
-from celery_throttle.operations.plan import Plan
+from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.operations.plan import HomeCall, Plan, Sleep
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
@@ -80,7 +81,10 @@ class DecisionBatch:
 
 
 def book_or_park(
-    store: Store, backoff: Backoff, waiting: WaitingPolicy, candidates: Sequence[Candidate]
+    throttle: LimiterCore,
+    backoff: Backoff,
+    waiting: WaitingPolicy,
+    candidates: Sequence[Candidate],
 ) -> dict[Any, Status | Exception]:
     """Decide about requests together, and acknowledge those that are parked now.
 
@@ -91,7 +95,7 @@ def book_or_park(
         groups.setdefault(waiting.group_of(candidate), []).append(candidate)
     plans = [waiting.park(group) for group in groups.values()]
     results: dict[Any, Status | Exception] = {}
-    for group, found in zip(groups.values(), run_together(store, backoff, plans), strict=True):
+    for group, found in zip(groups.values(), run_together(throttle, backoff, plans), strict=True):
         each = [found] * len(group) if isinstance(found, Exception) else found
         results.update((one.request, result) for one, result in zip(group, each, strict=True))
     parked = [request for request, result in results.items() if result is Status.PARKED]
@@ -107,34 +111,47 @@ def book_or_park(
     return results
 
 
-def run_together(store: Store, backoff: Backoff, plans: Sequence[Plan[T]]) -> list[T | Exception]:
+def run_together(
+    throttle: LimiterCore, backoff: Backoff, plans: Sequence[Plan[T]]
+) -> list[T | Exception]:
     """Run several plans, each of their calls in one round trip; they must not sleep.
 
-    Returns the result or error of each plan, in their order.
+    Calls in the home shard are another round trip, to its own server. Returns the result or error
+    of each plan, in their order.
     """
     results: dict[int, T | Exception] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
-    while True:
+    while replies:
         calls: dict[int, Call] = {}
+        home_calls: dict[int, Call] = {}
         for index, reply in replies.items():
             plan = plans[index]
             resume = plan.throw if isinstance(reply, StoreError) else plan.send
             try:
                 step = resume(reply)
-                assert isinstance(step, Call)  # noqa: S101  # see above
-                calls[index] = step
+                assert not isinstance(step, Sleep)  # noqa: S101  # see above
             except StopIteration as end:
                 results[index] = end.value
             except Exception as error:  # noqa: BLE001  # the others go on
                 results[index] = error
-        if not calls:
-            break
+            else:
+                if isinstance(step, HomeCall):
+                    home_calls[index] = step.call
+                else:
+                    calls[index] = step
         began = time.monotonic()
-        try:
-            made: Sequence[Any] = store.run_all(list(calls.values()))
-        except StoreError as error:
-            made = [error] * len(calls)
-        finally:
+        replies = _run_all(throttle.store, calls)
+        if home_calls:
+            replies |= _run_all(throttle.home_store, home_calls)
+        if replies:
             backoff.record_calls(began)
-        replies = dict(zip(calls, made, strict=True))
     return [results[index] for index in range(len(plans))]
+
+
+def _run_all(store: Store, calls: Mapping[int, Call]) -> dict[int, Any]:
+    """Run calls in one round trip; return the reply or error of each."""
+    try:
+        made: Sequence[Any] = store.run_all(list(calls.values())) if calls else ()
+    except StoreError as error:
+        made = [error] * len(calls)
+    return dict(zip(calls, made, strict=True))

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -29,11 +29,13 @@ from celery_throttle.errors import (
     UnknownLimitError,
 )
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import DecisionBatch, book_or_park
+from celery_throttle.worker.admission.gates import gate_of
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.request_limits import (
     has_limits,
@@ -76,6 +78,8 @@ class Gate:
     readmit: Callable[[Any], None]
     #: Reports a start that did not pass the gate, by the name of the task.
     report_ungated: Callable[..., None]
+    #: Remembers the shards of limits; returns whether that was unknown.
+    learn: Callable[[Mapping[str, str]], bool]
     #: Adopts the rules in force on the server; returns whether the app has a rules file.
     refresh_rules: Callable[[], bool]
     #: Held while a gate of this worker decides: without an event loop, requests come here in
@@ -212,8 +216,7 @@ class Gate:
                 candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
             except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
                 results[request] = error
-        store = self.throttle.store
-        results.update(book_or_park(store, self.backoff, self.waiting, candidates))
+        results.update(book_or_park(self.throttle, self.backoff, self.waiting, candidates))
         for one in candidates:
             if results[one.request] is Status.BOOKED:
                 self._quota.forget_refusal(one.requirement)
@@ -293,6 +296,8 @@ class Gate:
             except UnknownLimitError:
                 if not self.refresh_rules():
                     raise
+                if not self._has_shard(request):
+                    return self._delay(request, 0.0)
             except StoreUnavailableError as error:
                 if self.throttle.store.breaker.is_open:
                     self.outage.begin(error)
@@ -305,9 +310,17 @@ class Gate:
             return self._fail_or_delay(request, error)
 
     def _fail_or_delay(self, request: Any, error: Exception) -> Status:
-        """Fail a request whose limits are wrong; delay it after any other error."""
+        """Fail a request whose limits are wrong; delay it after any other error.
+
+        If its limits are in another shard, that decides at once, unless this worker does not have
+        it: then the task waits, until another worker has it or the deployment has ended.
+        """
         try:
-            if isinstance(error, ThrottleError) and not isinstance(error, StoreError):
+            if isinstance(error, OtherShardError):
+                is_new = self.learn({error.limit: error.shard})
+                if not self._has_shard(request) or is_new:
+                    return self._delay(request, 0.0)
+            elif isinstance(error, ThrottleError) and not isinstance(error, StoreError):
                 fail(request, error)
                 task: TaskState = request.throttle_state
                 return task.end()
@@ -320,10 +333,18 @@ class Gate:
         now = time.monotonic()
         if now - self._logged_at > tuning.ERROR_LOG_SECONDS:
             self._logged_at = now
-            trace = None if isinstance(error, StoreError) else error
+            trace = None if isinstance(error, ThrottleError) else error
             logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
+        return self._delay(request, tuning.RETRY_SECONDS)
+
+    def _has_shard(self, request: Any) -> bool:
+        """Find the shard of a request anew; return whether it is that of this gate."""
+        request.throttle_state.leave_shard()
+        return gate_of(request) is self
+
+    def _delay(self, request: Any, seconds: float) -> Status:
         if request in state.reserved_requests:
-            return self.delayed.add(request, tuning.RETRY_SECONDS)
+            return self.delayed.add(request, seconds)
         task: TaskState = request.throttle_state  # Celery has dropped it
         return task.end()
 
@@ -363,9 +384,11 @@ class Gate:
         self.pool.idle_requests.add(request)
         self.pool.on_exit()
         set_requested(request, requested)
-        self._deferred.add(request)
-        if self._stopped:
-            self.stop()
+        task.leave_shard()
+        gate = gate_of(request) or self
+        gate._deferred.add(request)  # noqa: SLF001  # of this class
+        if gate._stopped:  # noqa: SLF001
+            gate.stop()
 
     def stop(self) -> None:
         """Let go of all tasks that the pool does not have. Thread-safe; it may be called again."""
@@ -377,21 +400,3 @@ class Gate:
                 claim = request.throttle_state.claim
                 if claim is not None:
                     claim.requeue()
-
-
-class Gates(NamedTuple):
-    """The gates of a worker, one for each shard."""
-
-    only: Gate | None  #: of a worker with one shard; a look-up for each request would cost time
-    find: Callable[[Any], Gate]  #: returns the gate of a request
-
-
-def attach_gates(app: Any, gates: Sequence[Gate], find: Callable[[Any], Gate]) -> None:
-    """Let the requests of an app pass the gates of this worker, each that of its shard."""
-    app.throttle_gates = Gates(gates[0] if len(gates) == 1 else None, find)
-
-
-def gate_of(request: Any) -> Gate | None:
-    """Return the gate of a request; None if no worker runs its app, or the app has no limits."""
-    gates: Gates | None = getattr(request.app, "throttle_gates", None)
-    return None if gates is None else gates.only or gates.find(request)

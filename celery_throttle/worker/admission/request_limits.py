@@ -69,9 +69,13 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
     """Return the limits of a request: those of its task, and those that refused its last run.
 
     Raises:
-        ThrottleError: they are wrong, or a key or a cost of an element is.
+        ThrottleError: they are wrong, or a key or a cost of an element is, or they are in two
+            shards.
     """
-    if request.throttle_state.requested or request.task.name in _MAPPING_TASKS:
+    task: TaskState = request.throttle_state
+    if task.shard_error is not None:
+        raise task.shard_error
+    if task.requested or request.task.name in _MAPPING_TASKS:
         return _joined(throttle, request)
     limits = throttle.task_limits(request.task)
     return limits if limits is None or limits.computed is None else _joined(throttle, request)

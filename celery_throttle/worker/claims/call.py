@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,8 +19,6 @@ from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.waiting import claim_call, list_claims_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.packing import is_claimed
@@ -62,6 +59,9 @@ class ClaimCall:
     slots: TaskSlots
     queues: WorkerQueues
     backoff: Backoff
+    #: Puts limits in force again that the server has lost.
+    restore: Callable[[], None]
+    poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS  #: longest time between two polls
     #: Returns the identities of parked messages whose acknowledgement is certain.
     take_acknowledged: Callable[[], Sequence[str]] = tuple
     replied_at: float = 0.0  #: monotonic time of the server's last reply
@@ -147,7 +147,7 @@ class ClaimCall:
             self.queue_keys() if count or is_passing else (),
             tokens,
             lease=self.lease,
-            poll_interval=tuning.MAX_POLL_INTERVAL_SECONDS,
+            poll_interval=self.poll_interval,
             free=free,
             horizon=0.0 if capacity.contended else tuning.BOOKING_HORIZON_SECONDS,
             soon_free_horizon=capacity.soon_free_horizon,
@@ -181,19 +181,12 @@ class ClaimCall:
         tasks = [self.claims.receive(row, sent + longest_silence) for row in rows]
         self._has_registered = wait < 0
         if self._has_registered:
-            self._register_limits()
+            self.restore()
         if self._in_doubt:
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS, dead_worker.decode())
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)
-
-    def _register_limits(self) -> None:
-        """Register the limits of the code, of which the server has lost some."""
-        plans = self.throttle.plans
-        refs = [LimitRef(name, None) for name in plans.limits]
-        with suppress(StoreError):  # then the gate registers what is missing, task by task
-            self.throttle.run_plan(register_missing(plans, refs))
 
     def _compare_claims(self) -> None:
         """End claims that only the server has, now and then and after each lost connection.

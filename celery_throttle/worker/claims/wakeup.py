@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from redis.exceptions import RedisError
@@ -19,19 +19,20 @@ from celery_throttle.worker import tuning
 
 
 class WakeupListener:
-    """Listens on the channel of this worker, in a thread, from :meth:`start` to :meth:`close`.
+    """Listens on channels of this worker, in a thread, from :meth:`start` to :meth:`close`.
 
-    It subscribes again if the server is lost, or another one is in charge. Each subscription counts
-    as a wake-up, since messages before it were lost.
+    A worker has one channel for each shard on the server. It subscribes again if the server is
+    lost, or another one is in charge. Each subscription counts as a wake-up, since messages before
+    it were lost.
 
     Args:
-        on_wakeup: called from the thread when the worker should poll.
+        store: the server.
+        on_wakeup: by channel, called from the thread when the worker should poll.
     """
 
-    def __init__(self, store: Store, channel: str, on_wakeup: Callable[[], None]) -> None:
-        self.on_wakeup = on_wakeup
+    def __init__(self, store: Store, on_wakeup: Mapping[str, Callable[[], None]]) -> None:
         self._store = store
-        self._channel = channel
+        self._on_wakeup = on_wakeup
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -57,13 +58,11 @@ class WakeupListener:
         generation = self._store.generation
         connection = self._store.connection()
         try:
-            command = pack_command("SUBSCRIBE", self._channel)
+            command = pack_command("SUBSCRIBE", *self._on_wakeup)
             connection.send_packed_command([command], check_health=False)
-            connection.read_response()
-            self.on_wakeup()
             while not self._is_closed and generation == self._store.generation:
                 if connection.can_read(1.0):
-                    connection.read_response()
-                    self.on_wakeup()
+                    _, channel, _ = connection.read_response()
+                    self._on_wakeup[channel.decode()]()
         finally:
             connection.disconnect()

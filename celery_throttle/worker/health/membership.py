@@ -1,14 +1,14 @@
 """Heartbeats: this worker is one of those that live, and learns the limits for an outage.
 
 The same call finds out whether a lost server is back. It is made in a thread of its own, as a
-server that does not answer takes its time.
+server that does not answer takes its time. The shards on one server share that thread.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +31,13 @@ _PAUSE = b"pause "
 
 @dataclass(eq=False, repr=False)
 class Membership:
-    """Sends the heartbeats of one worker, at least every third of its lease."""
+    """Sends the heartbeats of one worker to one shard, in the thread of :class:`Heartbeats`."""
 
     throttle: AppLimits
     worker: str  #: name of the worker
     queues: WorkerQueues
+    #: Returns those of some limits that are in the shard.
+    names_in: Callable[[Iterable[str]], list[str]]
     #: Called from the thread when a lost server is back.
     on_return: Callable[[], None]
     #: Called from the thread after each heartbeat.
@@ -50,34 +52,31 @@ class Membership:
         self._lease = self.throttle.settings.lease
         self._definitions: Mapping[bytes, bytes] = {}
         self._replied_at = 0.0
-        self._wakeup = threading.Event()
-        self._stopped = False
-        self._is_lost = False
-        self._thread: threading.Thread | None = None
+        #: Sends them; of all shards on the server.
+        self.heartbeats: Heartbeats
 
     @property
     def workers(self) -> int | None:
         """The number of live workers, or the configured one before the first heartbeat, if any."""
         return self.reported_workers or self.throttle.settings.outage_workers
 
-    def start(self) -> None:
-        """Send the first heartbeat and start the thread; the server need not answer.
+    @property
+    def interval(self) -> float:
+        """The longest time between two heartbeats, in seconds: at most a third of the lease."""
+        has_rules = self.throttle.rules_file is not None
+        longest = tuning.RULES_POLL_SECONDS if has_rules else tuning.MAX_HEARTBEAT_SECONDS
+        return min(self._lease / 3, longest)
 
-        Does nothing if the thread runs. No thread may start earlier, as the pool forks before.
-        """
-        if self._thread is not None:
-            return
+    def start(self) -> None:
+        """Send the first heartbeat; the server need not answer."""
         if self.throttle.limits:
-            self._send_heartbeat()
+            self.send()
         else:  # nothing in this worker depends on the reply, so the worker does not wait for it
-            self._wakeup.set()
-        self._thread = threading.Thread(target=self._run, name="throttle-heartbeat", daemon=True)
-        self._thread.start()
+            self.wake_up()
 
     def stop(self) -> None:
         """Leave: the other workers may use more of each limit during an outage."""
-        self._stopped = True
-        self._wakeup.set()
+        self.heartbeats.stop()
         # The other workers report the queues that they consume as well within REPORT_SECONDS.
         earlier = CONSUMED_SECONDS - REPORT_SECONDS
         with suppress(StoreError):  # then the worker counts as alive until its lease runs out
@@ -85,12 +84,11 @@ class Membership:
 
     def reconnect(self) -> None:
         """Call the server, which is lost, again and again until it is back."""
-        self._is_lost = True
-        self._wakeup.set()
+        self.heartbeats.reconnect()
 
     def wake_up(self) -> None:
         """Send the next heartbeat now."""
-        self._wakeup.set()
+        self.heartbeats.wake_up()
 
     def limits(self) -> dict[LimitRef, Limits]:
         """Return the limits in force at the last heartbeat, of names and of keys with their own."""
@@ -115,26 +113,7 @@ class Membership:
             if field.startswith(_PAUSE)
         }
 
-    def _run(self) -> None:
-        has_rules = self.throttle.rules_file is not None
-        longest = tuning.RULES_POLL_SECONDS if has_rules else tuning.MAX_HEARTBEAT_SECONDS
-        interval = min(self._lease / 3, longest)
-        while not self._stopped:
-            if self._is_lost:
-                time.sleep(tuning.RECONNECT_SECONDS)
-            else:
-                self._wakeup.wait(interval)
-                self._wakeup.clear()
-                if self._is_lost:
-                    continue
-            if self._stopped or not self._send_heartbeat():
-                continue
-            if self._is_lost:
-                self._is_lost = False
-                self.on_return()
-            self.on_heartbeat()
-
-    def _send_heartbeat(self) -> bool:
+    def send(self) -> bool:
         """Send a heartbeat; return whether the server answered."""
         try:
             reply = self._call(to_us(self._lease))
@@ -148,12 +127,79 @@ class Membership:
         return True
 
     def _call(self, lease_us: int) -> list[Any]:
-        keys, in_use = self.throttle.keys, [*self.throttle.limits]
+        keys, in_use = self.throttle.keys, self.names_in(self.throttle.limits)
         pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
         queue_keys, queue_args = self.queues.heartbeat_arguments()
         names = [keys.membership, keys.limits, keys.quarantine, *queue_keys, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
-        with_keys = " ".join(self.throttle.limits_with_keys())
+        with_keys = " ".join(self.names_in(self.throttle.limits_with_keys()))
         call = Call(script("heartbeat"), names, [*args, *queue_args, with_keys, *in_use])
         reply: list[Any] = self.throttle.store.probe(call)
         return reply
+
+
+class Heartbeats:
+    """Sends the heartbeats of the shards on one server, in one thread.
+
+    Args:
+        memberships: of these shards.
+    """
+
+    def __init__(self, memberships: Sequence[Membership]) -> None:
+        self._memberships = memberships
+        self._interval = min(membership.interval for membership in memberships)
+        self._wakeup = threading.Event()
+        self._stopped = False
+        self._is_lost = False
+        self._thread: threading.Thread | None = None
+        for membership in memberships:
+            membership.heartbeats = self
+
+    def start(self) -> None:
+        """Start the thread, if it does not run. Not earlier: the pool forks before."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="throttle-heartbeat", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more heartbeats."""
+        self._stopped = True
+        self._wakeup.set()
+
+    def reconnect(self) -> None:
+        """Call the server, which is lost, again and again until it is back."""
+        self._is_lost = True
+        self._wakeup.set()
+
+    def wake_up(self) -> None:
+        """Send the next heartbeats now."""
+        self._wakeup.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            if self._is_lost:
+                time.sleep(tuning.RECONNECT_SECONDS)
+            else:
+                self._wakeup.wait(self._interval)
+                self._wakeup.clear()
+                if self._is_lost:
+                    continue
+            answered = [] if self._stopped else self._send_all()
+            if self._is_lost and answered:
+                self._is_lost = False
+                for each in self._memberships:
+                    each.on_return()
+            for each in answered:
+                each.on_heartbeat()
+
+    def _send_all(self) -> list[Membership]:
+        """Send the heartbeats; return those that were answered, none if the server is lost."""
+        answered = []
+        for each in self._memberships:
+            if each.send():
+                answered.append(each)
+            elif each.throttle.store.breaker.is_open:  # so would all others wait for the timeout
+                return []
+        return answered

@@ -6,7 +6,7 @@ All of this runs in the thread of the heartbeats: a server that does not answer 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from hashlib import blake2b
 from itertools import takewhile
@@ -32,9 +32,17 @@ _REPORT_SECONDS = tuning.STATUS_REPORT_SECONDS * 0.9
 
 
 class StatusReport:
-    """Reports the limits of one server, as one worker sees them."""
+    """Reports the limits of one server, as one worker sees them.
 
-    def __init__(self, throttle: AppLimits) -> None:
+    Args:
+        throttle: the limits.
+        names_in: returns those of some limits that are in the shard.
+    """
+
+    def __init__(
+        self, throttle: AppLimits, names_in: Callable[[Iterable[str]], list[str]] = list
+    ) -> None:
+        self._names_in = names_in
         self._observer = throttle.observer
         self._run_plan: Callable[[Plan[Any]], Any] = throttle.run_plan
         #: Before the names of queues of the app's own broker.
@@ -55,7 +63,8 @@ class StatusReport:
             logger.info("The limits in force are not known yet: %s", error)
             return
         self._last_change = changes[0].id if changes else ""
-        for status in statuses:
+        own = set(self._names_in(status.name for status in statuses))
+        for status in (one for one in statuses if one.name in own):
             logger.info("Limit in force: %s", describe_limit(status))
 
     def report_ungated(self, task: str, *, releases_early: bool) -> None:

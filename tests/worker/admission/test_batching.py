@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +15,14 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import ReplyStatus
+from celery_throttle.operations.shards import ShardIdentity, begin_move
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.batching import DecisionBatch, run_together
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import DECISION_BATCH_SIZE
 from tests.servers.server import Server
+from tests.shards import HOME_KEYS, shard_limiter
 
 
 @pytest.mark.parametrize(("size", "most"), [(100, DECISION_BATCH_SIZE), (600_000, 2), (10**7, 1)])
@@ -56,7 +58,7 @@ WRONG = Call(script("admit"), ["ct:limits"])
 
 
 def together(limiter: Limiter, plans: list[Plan[bool]]) -> list[bool | Exception]:
-    return run_together(limiter.store, Backoff(ThreadTimers()), plans)
+    return run_together(limiter, Backoff(ThreadTimers()), plans)
 
 
 def alone(limiter: Limiter, plan: Plan[bool]) -> bool:
@@ -152,3 +154,48 @@ def test_a_server_that_is_back_closes_the_breaker(limiter: Limiter) -> None:
     limiter.store.breaker._retry_at = 0.0
     assert together(limiter, [take(limiter), take(limiter)]) == [True, True]
     assert not limiter.store.breaker.is_open
+
+
+def take_registered(limiter: Limiter) -> Plan[bool]:
+    requirement = Requirement((LimitRef("api", None),), (1_000_000,))
+    return bool((yield from limiter.plans.try_acquire(requirement, 0.0)).decision)
+
+
+@pytest.fixture
+def of_shard(redis_url: str, own_server: Server) -> Iterator[Limiter]:
+    """Limits of a shard; the home shard is on a server of its own."""
+    limits = {"api": "3/h burst 3"}
+    limiter = shard_limiter(redis_url, "mail", limits, home_url=own_server.url)
+    yield limiter
+    limiter.store.close()
+    limiter.home_store.close()
+
+
+def test_the_home_shard_is_asked_in_the_middle_of_a_decision(
+    of_shard: Limiter, own_server: Server
+) -> None:
+    plans = [take_registered(of_shard) for _ in range(4)]
+    assert together(of_shard, plans) == [True, True, True, False]
+    with own_server.client() as client:
+        assert client.hexists(HOME_KEYS.shards, "api")
+
+
+def test_a_lost_home_shard_is_no_outage_of_another_shard(
+    of_shard: Limiter, own_server: Server
+) -> None:
+    own_server.stop()
+    with pytest.raises(StoreError, match="the home shard, which does that, cannot be") as raised:
+        alone(of_shard, take_registered(of_shard))
+    assert not isinstance(raised.value, StoreUnavailableError)
+    assert not of_shard.store.breaker.is_open
+    own_server.start()
+    of_shard.home_store.breaker.close()
+    assert alone(of_shard, take_registered(of_shard))
+
+
+def test_a_limit_that_is_being_moved_is_no_outage(of_shard: Limiter, own_server: Server) -> None:
+    home = Limiter(own_server.url)
+    home.run_plan(begin_move(HOME_KEYS, "api", ShardIdentity("erp")))
+    with pytest.raises(StoreError, match="being moved") as raised:
+        alone(of_shard, take_registered(of_shard))
+    assert not isinstance(raised.value, StoreUnavailableError)

@@ -24,6 +24,7 @@ from celery_throttle.worker.waiting.park import Candidate, identity
 class Request(GatedRequest):
     def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
         self.task, self.id, self.expires = task, f"task-{number}", None
+        self.app = task.app
         self.args, self.kwargs = (), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(body=b""), dict[str, Any]()
         self.request_dict = dict[str, Any]()
@@ -88,6 +89,7 @@ class Bench:
             readmit=self.brought.append,
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
+            learn=lambda _: False,
         )
 
     def _park(self, group: Sequence[Candidate]) -> Any:

@@ -273,6 +273,7 @@ class Pool:
             readmit=self.bring,
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,
+            learn=lambda _: False,
         )
         bench.quota = self.gate._quota
 

@@ -159,7 +159,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
     consumed: Any = SimpleNamespace(keys=lambda: [lines.keys.queue(name) for name in queues])
-    call = ClaimCall(throttle, claims, slots, consumed, Backoff(ThreadTimers()))
+    call = ClaimCall(throttle, claims, slots, consumed, Backoff(ThreadTimers()), lambda: None)
     return call, claims
 
 

@@ -20,7 +20,7 @@ class Listener(WakeupListener):
     """A listener that counts its wake-ups."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, CHANNEL, self._count)
+        super().__init__(store, {CHANNEL: self._count})
         self.wakeups = 0
         self.woken = threading.Event()
 

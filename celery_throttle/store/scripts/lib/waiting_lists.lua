@@ -132,13 +132,12 @@ local function drop_empty_list(limit_keys, queue, is_empty)
 end
 
 -- Wake up to two workers that would otherwise poll after `due` (us). Workers whose poll lies in the past are busy or
--- gone. `polls` is that key of a queue.
+-- gone, and so are those that do not listen. `polls` is that key of a queue.
 local function wake(polls, due)
-  local next_polls = redis.call('ZRANGE', polls, now, '+inf', 'BYSCORE',
-                                'LIMIT', 0, 2, 'WITHSCORES')
+  local next_polls, left = redis.call('ZRANGE', polls, now, '+inf', 'BYSCORE', 'LIMIT', 0, 8, 'WITHSCORES'), 2
   for i = 1, #next_polls, 2 do
-    if tonumber(next_polls[i + 1]) > due then
-      redis.call('PUBLISH', next_polls[i], '')
+    if left > 0 and (tonumber(next_polls[i + 1]) <= due or redis.call('PUBLISH', next_polls[i], '') > 0) then
+      left = left - 1
     end
   end
 end
