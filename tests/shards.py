@@ -66,7 +66,7 @@ def _part(home: AppLimits, entry: ShardEntry, shard: Shard) -> AppLimits:
         "prefix": shard_prefix(settings.prefix, shard),
     }
     part = AppLimits(home.app, given)
-    fence = ShardFence(home.keys, ShardIdentity.of(entry, entry.url or ""))
+    fence = ShardFence(home.keys, ShardIdentity.of(entry))
     part.backend = make_backend(
         url, settings.limits, part.keys, timeout=settings.timeout, assign=fence.assign
     )

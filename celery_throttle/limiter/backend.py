@@ -47,7 +47,7 @@ class Plans(acquire.AcquirePlans):
     renew = acquire.renew
 
 
-#: The plans of a limiter.
+#: The plans of a limiter on one server, or in memory.
 AnyPlans = Plans | MemoryPlans
 
 
@@ -89,15 +89,17 @@ def make_backend(
     clock: Clock | None = None,
     restore: Callable[[], Plan[None]] | None = None,
     assign: Callable[[Iterable[str]], Plan[int]] | None = None,
+    store: Store | None = None,
 ) -> Backend:
     """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
 
-    ``restore``, ``assign``: see :class:`~celery_throttle.operations.plan.PlanContext`.
+    ``restore``, ``assign``: see :class:`~celery_throttle.operations.plan.PlanContext`. ``store``:
+    that of the same server, whose connections are used.
 
     Raises:
         ConfigurationError: the URL cannot be used, or not with the prefix of the keys.
     """
-    store = Store(url, timeout=timeout, prefix=keys.prefix)
+    store = store or Store(url, timeout=timeout, prefix=keys.prefix)
     if is_memory_url(url):
         return _without_server(store, MemoryPlans.of(limits, keys, clock))
     plans = Plans(limits, keys, clock, restore, assign)

@@ -28,7 +28,7 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder, Taken
-from celery_throttle.operations.plan import Clock, HomeCall, Plan, Sleep
+from celery_throttle.operations.plan import Action, Clock, HomeCall, Plan, StoreCall
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -100,6 +100,21 @@ class LimiterCore:
     def plans(self) -> AnyPlans:
         """The plans of all operations."""
         return self.backend.plans
+
+    def check_together(self, refs: Iterable[LimitRef]) -> None:
+        """Raise ConfigurationError if one call cannot need all of these limits."""
+
+    def read_limit(
+        self,
+        ref: LimitRef,  # noqa: ARG002  # a limiter with shards finds that of the limit
+        reader: Callable[[Observer], Plan[T]],
+        merge: Callable[[Sequence[T]], T] | None = None,  # noqa: ARG002  # as above
+    ) -> T:
+        """Run a plan that reads the status of a limit, or of one key of it.
+
+        ``merge`` makes one result of those of several shards, which a limit without a key may have.
+        """
+        return self.run_plan(reader(self.observer))
 
     @property
     def observer(self) -> Observer:
@@ -282,7 +297,7 @@ class LimiterCore:
 
     def plan_steps(self, plan: Plan[T]) -> Steps[T]:
         """Return the steps that execute a plan. The error of a step is raised in the plan."""
-        resume: Callable[[Any], Call | HomeCall | Sleep] = plan.send
+        resume: Callable[[Any], Action] = plan.send
         result: Any = None
         while True:
             try:
@@ -295,12 +310,12 @@ class LimiterCore:
             except (StoreError, BlockingWaitError) as error:
                 resume, result = plan.throw, error
 
-    def _step(self, action: Call | HomeCall | Sleep) -> Step:
+    def _step(self, action: Action) -> Step:
         if isinstance(action, Call):
             return Step(partial(self.store.run, action), partial(self.store.arun, action))
-        if isinstance(action, HomeCall):
-            store, call = self.home_store, action.call
-            return Step(partial(store.run, call), partial(store.arun, call))
+        if isinstance(action, (HomeCall, StoreCall)):
+            store = self.home_store if isinstance(action, HomeCall) else action.store
+            return Step(partial(store.run, action.call), partial(store.arun, action.call))
         seconds = action.seconds
         sleep: Callable[[float], Any] = time.sleep if self.clock is None else self.clock.advance
         asleep: Callable[[float], Any] = asyncio.sleep if self.clock is None else sleep

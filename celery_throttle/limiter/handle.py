@@ -14,6 +14,7 @@ from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.report import Report, read_report
 from celery_throttle.observe.status.limits import read_details
+from celery_throttle.observe.status.merged import merge_details, merge_forecasts
 from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
 from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
@@ -202,11 +203,15 @@ class LimitHandle:
         Raises:
             LimitValueError: ``measured`` is not a number above 0.
         """
-        return self.limiter.run_plan(forecast_limit(self.limiter.observer, self.ref, measured))
+        return self.limiter.read_limit(
+            self.ref, lambda observer: forecast_limit(observer, self.ref, measured), merge_forecasts
+        )
 
     def status(self) -> LimitDetails:
         """Return details of the limit or key: its definition, usage, waiting tasks and pauses."""
-        return self.limiter.run_plan(read_details(self.limiter.observer, self.ref))
+        return self.limiter.read_limit(
+            self.ref, lambda observer: read_details(observer, self.ref), merge_details
+        )
 
     def list_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return the tasks that wait at the limit, page by page.
@@ -217,9 +222,10 @@ class LimitHandle:
             first: The number of tasks to skip: ``next`` of the previous page. Default 0.
             most: The most tasks on a page; default 50.
         """
-        limiter = self.limiter
-        plan = read_waiting_tasks(limiter.observer, self.ref, limiter.task_name, first, most)
-        return limiter.run_plan(plan)
+        ref, task_name = self.ref, self.limiter.task_name
+        return self.limiter.read_limit(
+            ref, lambda observer: read_waiting_tasks(observer, ref, task_name, first, most)
+        )
 
     def report(self, period: Duration = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
@@ -232,7 +238,10 @@ class LimitHandle:
             LimitValueError: The duration is out of range.
         """
         seconds = check_duration(period, "a period")
-        return self.limiter.run_plan(read_report(self.limiter.observer, self.ref.name, seconds))
+        name = self.ref.name
+        return self.limiter.read_limit(
+            self.ref, lambda observer: read_report(observer, name, seconds)
+        )
 
     def define(
         self,

@@ -29,4 +29,5 @@ def check_handles(limits: LimitHandles) -> list[LimitHandle]:
                 f"{handle.ref.name!r} is of another limiter than {handles[0].ref.name!r}; allowed: "
                 "limits of one"
             )
+    handles[0].limiter.check_together(handle.ref for handle in handles)
     return handles

@@ -6,28 +6,48 @@ The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from celery_throttle.limiter.backend import disabled_backend, make_backend, pause_all, resume_all
+from celery_throttle.errors import ConfigurationError, StoreError
+from celery_throttle.limiter.backend import (
+    disabled_backend,
+    make_backend,
+    pause_all,
+    resume_all,
+)
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.leases import Reservation, Slot
+from celery_throttle.limiter.parts import (
+    MakePart,
+    Parts,
+    ShardedPlans,
+    backend_of_parts,
+    check_urls,
+    on,
+)
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
+from celery_throttle.limits.key import ItemLike, LimitRef, RefLike, parse_refs
 from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.shards import HOME, parse_shards
+from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.limits import read_page
+from celery_throttle.observe.status.merged import merge_pages
 from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.status.stored import read_changes
 from celery_throttle.observe.status.tasks import TaskStatus, explain_task
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.plan import Clock
+from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.operations.rules import FileRules, author_of_file
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
+
+T = TypeVar("T")
 
 
 class Limiter(LimiterCore):
@@ -60,6 +80,10 @@ class Limiter(LimiterCore):
             tests the server, and all others fail at once.
         clock: A clock that replaces the server's, for tests: no call sleeps. Default: the server's.
         enabled: False allows every request, calls no server, and logs a warning. Default True.
+        shards: The shards by name, to which limits are assigned, each with keys of its own:
+            ``{"mail": {"limits": ["mail*"]}}``. ``by_key`` divides the keys of its limits among
+            that many shards; ``url`` is another server. Default: all limits are in one shard. A
+            call takes units from limits of one shard only.
 
     Raises:
         LimitError: A definition is wrong.
@@ -82,11 +106,17 @@ class Limiter(LimiterCore):
         timeout: float = 1.0,
         clock: Clock | None = None,
         enabled: bool = True,
+        shards: Mapping[str, Any] | None = None,
     ) -> None:
         self.limits = parse_definitions(limits or {})
         self.keys = Keys(prefix)
         self.clock = clock
-        if enabled:
+        shard_map = parse_shards(shards or {}, "shards")
+        check_urls(shard_map, url, "shards")
+        if enabled and shard_map.entries:
+            make = MakePart(url, self.limits, prefix, timeout, clock)
+            self.backend = backend_of_parts(Parts(shard_map, make))
+        elif enabled:
             self.backend = make_backend(url, self.limits, self.keys, timeout=timeout, clock=clock)
         else:
             reason = "the limiter was made with enabled=False"
@@ -224,7 +254,18 @@ class Limiter(LimiterCore):
                 return the first page.
             most: The most limits on a page; default 100.
         """
-        return self.run_plan(read_page(self.observer, after, most))
+        if self.parts is None:
+            return self.run_plan(read_page(self.observer, after, most))
+        pages, lost = list[Status](), dict[str, StoreError]()
+        for shard in self.parts.shards:
+            part = self.parts[shard]
+            try:
+                pages.append(self.run_plan(on(part, read_page(part.observer, after, most))))
+            except StoreError as error:  # of each shard by itself
+                lost[str(shard)] = error
+        if not pages:
+            raise lost[HOME]
+        return merge_pages(pages, most, [*lost])
 
     def explain(self, task_id: str) -> TaskStatus:
         """Return where a task is, and why it does not run yet.
@@ -233,7 +274,13 @@ class Limiter(LimiterCore):
             task_id: The id of the task. An unknown id is not an error; its location is
                 ``"unknown"``.
         """
-        return self.run_plan(explain_task(self.observer, task_id, self.task_name))
+        for observed in self._observed_parts():
+            found = self.run_plan(
+                on(observed, explain_task(observed.observer, task_id, self.task_name))
+            )
+            if found.location != "unknown":
+                break
+        return found
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
@@ -243,7 +290,12 @@ class Limiter(LimiterCore):
             before: The ``id`` of a change: return only older changes. Default: begin with the
                 newest change.
         """
-        return self.run_plan(read_changes(self.observer, most, before))
+        changes = [
+            change
+            for part in self._observed_parts()
+            for change in self.run_plan(on(part, read_changes(part.observer, most, before)))
+        ]
+        return sorted(changes, key=lambda change: change.at, reverse=True)[:most]
 
     def pause_all(
         self, lasts: Duration | None, *, reason: str | None = None, by: str | None = None
@@ -291,7 +343,68 @@ class Limiter(LimiterCore):
 
     def record_totals(self) -> None:
         """Record the totals of all limits, for reports; workers do this every ten seconds."""
-        self.run_plan(record_totals(self.observer))
+        for part in self._observed_parts():
+            self.run_plan(on(part, record_totals(part.observer)))
+
+    @property
+    def parts(self) -> Parts | None:
+        """The part of each shard; None without shards.
+
+        :meta private:
+        """
+        return self.plans.parts if isinstance(self.plans, ShardedPlans) else None
+
+    @property
+    def observer(self) -> Observer:
+        """What the readers of the status use, of the only shard.
+
+        Raises:
+            ConfigurationError: there are several shards.
+
+        :meta private:
+        """
+        if self.parts is not None:
+            raise ConfigurationError(
+                "pages, metrics and previews show the limits of one shard, and the limiter has "
+                "several; allowed: limiter.status(), and limiter['name'].status()"
+            )
+        return super().observer
+
+    def check_together(self, refs: Iterable[LimitRef]) -> None:
+        """Raise ConfigurationError if limits that one call needs are in two shards.
+
+        :meta private:
+        """
+        if self.parts is not None:
+            self.parts.shard_map.shard_of_all(refs)
+
+    def _observed_parts(self) -> Sequence[LimiterCore]:
+        return [self] if self.parts is None else self.parts.all()
+
+    def read_limit(
+        self,
+        ref: LimitRef,
+        reader: Callable[[Observer], Plan[T]],
+        merge: Callable[[Sequence[T]], T] | None = None,
+    ) -> T:
+        """Run a plan that reads the status of a limit, in its shard, or in all that have it.
+
+        Raises:
+            ConfigurationError: the limit has several shards, and there is no ``merge``.
+
+        :meta private:
+        """
+        if self.parts is None:
+            return super().read_limit(ref, reader)
+        self.run_plan(self.parts.locate(ref.name))
+        parts = self.parts.find_all(ref)
+        if merge is None and len(parts) > 1:
+            raise ConfigurationError(
+                f"limit {ref.name!r} is divided by key among {len(parts)} shards, and this is read "
+                f"of one of them; name a key, as in limiter[{ref.name!r}, 42]"
+            )
+        found = [self.run_plan(on(part, reader(part.observer))) for part in parts]
+        return found[0] if merge is None else merge(found)
 
 
 def apply_rules(

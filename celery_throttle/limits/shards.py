@@ -42,15 +42,23 @@ class OtherShardError(ConfigurationError):
     Attributes:
         limit: The name of the limit.
         shard: The name of its shard.
+        assigned: The same of all limits of the call that are in another shard, by name.
     """
 
-    def __init__(self, limit: str, shard: str) -> None:
+    def __init__(self, limit: str, shard: str, assigned: Mapping[str, str] | None = None) -> None:
         super().__init__(
             f"limit {limit!r} is in shard {shard!r}, where other processes have put it, and this "
             "process looks for it elsewhere: give this process the same throttle_shards"
         )
         self.limit = limit
         self.shard = shard
+        self.assigned = assigned or {limit: shard}
+
+
+def check_here(elsewhere: Mapping[str, str]) -> None:
+    """Raise OtherShardError if limits are in another shard; ``elsewhere``: its name by limit."""
+    for limit, shard in elsewhere.items():
+        raise OtherShardError(limit, shard, elsewhere)
 
 
 class Shard(NamedTuple):
@@ -171,6 +179,16 @@ class ShardMap:
         if len(found) > 1:
             raise _two_shards_error(*list(found.items())[:2])
         return next(iter(found), HOME_SHARD)
+
+    def shards_of(self, ref: LimitRef) -> tuple[Shard, ...]:
+        """Return the shards that have a limit: all of its entry if it is divided by key.
+
+        Raises as :meth:`entry_of`.
+        """
+        entry = self.entry_of(ref.name)
+        if entry is None:
+            return (HOME_SHARD,)
+        return entry.shards if ref.key is None else (entry.shard_of(ref),)
 
     def with_assigned(self, assigned: Mapping[str, str]) -> ShardMap:
         """Return the map with what has become known of limits; see :attr:`assigned`."""

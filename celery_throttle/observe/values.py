@@ -298,6 +298,7 @@ class Status:
             page only.
         rules: The rules file in force; None if there never was a rules file.
         ungated: The tasks whose own strategies have started them in the last ten minutes.
+        lost_shards: The shards whose server cannot be reached: their limits are missing.
     """
 
     at: datetime
@@ -307,6 +308,7 @@ class Status:
     stranded: tuple[Stranded, ...]
     rules: RulesStatus | None = None
     ungated: tuple[Ungated, ...] = ()
+    lost_shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

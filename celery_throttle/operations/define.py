@@ -25,7 +25,7 @@ from celery_throttle.limits.requirement import (
     parse_limits,
     slots_error,
 )
-from celery_throttle.limits.shards import OtherShardError
+from celery_throttle.limits.shards import check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
@@ -92,8 +92,7 @@ def register_missing(
     wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
     every = [*wholes, *(ref for ref in refs if ref.key is not None)]
     elsewhere = yield from _register(context, every, context.limits, now)
-    for name, shard in elsewhere.items():
-        raise OtherShardError(name, shard)
+    check_here(elsewhere)
     texts = yield from read_definitions(context, map(context.keys.field, every))
     found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
     limits = [definitions.unpack(packed) for _, packed in found]
@@ -150,8 +149,7 @@ def define(
         put = yield from put_definitions(
             context, "set", [ref], [limits], author=author, lasts_us=lasts_us
         )
-        for name, shard in put.elsewhere.items():
-            raise OtherShardError(name, shard)
+        check_here(put.elsewhere)
         yield from make_due(context, ref.name)
     if weight is not None:
         yield _weight_call(context, ref, weight, author, lasts_us)

@@ -1,9 +1,9 @@
 """Plans: operations on limits without I/O, written once for blocking code and for asyncio.
 
 A plan is a generator. It yields a :class:`~celery_throttle.store.script.Call` to run on the server,
-or a :class:`Sleep`, and returns its result. If a call has no reply, its ``StoreError`` is raised in
-the plan. :mod:`celery_throttle.limiter.core` executes plans; a worker's gate executes several plans
-in one round trip, see ``worker/admission/batching.py``.
+or another :data:`Action`, and returns its result. If a call has no reply, its ``StoreError`` is
+raised in the plan. :mod:`celery_throttle.limiter.core` executes plans; a worker's gate executes
+several plans in one round trip, see ``worker/admission/batching.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Requirement
+from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call
 
@@ -44,7 +45,18 @@ class HomeCall:
     call: Call
 
 
-Plan = Generator[Call | HomeCall | Sleep, Any, T]
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """A step of a plan that runs a call on the server of one shard."""
+
+    store: Store
+    call: Call
+
+
+#: What a plan yields.
+Action = Call | HomeCall | StoreCall | Sleep
+
+Plan = Generator[Action, Any, T]
 
 
 class Clock(Protocol):

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
-from celery_throttle.limits.shards import HOME, OtherShardError, ShardEntry
+from celery_throttle.limits.shards import HOME, ShardEntry, check_here
 from celery_throttle.operations.plan import HomeCall, Plan, PlanContext
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Call, script
+from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.url import safe_url
 
 
 class ShardIdentity(NamedTuple):
@@ -41,9 +42,9 @@ class ShardIdentity(NamedTuple):
     server: str = ""
 
     @classmethod
-    def of(cls, entry: ShardEntry, server: str = "") -> ShardIdentity:
-        """Return the identity of an entry of the settings; ``server``: see above."""
-        return cls(entry.name, entry.by_key, server)
+    def of(cls, entry: ShardEntry) -> ShardIdentity:
+        """Return the identity of an entry of the settings."""
+        return cls(entry.name, entry.by_key, "" if entry.url is None else safe_url(entry.url))
 
     def pack(self) -> str:
         """Return what the map stores of it."""
@@ -85,9 +86,26 @@ class ShardFence:
             ) from error
         epoch, identity, *locations = reply
         _check_identity(self.identity, identity.decode())
-        for name, location in zip(asked, locations, strict=True):
-            _check_location(name, location.decode(), self.identity.name)
+        found = dict(zip(asked, (location.decode() for location in locations), strict=True))
+        for name, location in found.items():
+            _check_no_move(name, location)
+        check_here({name: one for name, one in found.items() if one != self.identity.name})
         return int(epoch)
+
+
+def locate(home: Keys, name: str) -> Plan[str | None]:
+    """Return the name of the shard that has a limit; None if it is nowhere.
+
+    Raises:
+        StoreError: it is being moved, or the home shard cannot be reached.
+    """
+    args: list[Argument] = ["", "HGET", 1, name, "HEXISTS", 1, name]
+    _, entry, at_home = yield HomeCall(Call(script("read"), [home.shards, home.limits], args))
+    if entry is None:
+        return HOME if at_home else None
+    _, _, location = entry.decode().partition(" ")
+    _check_no_move(name, location)
+    return str(location)
 
 
 class Move(NamedTuple):
@@ -156,9 +174,7 @@ def _describe(identity: ShardIdentity) -> str:
     return f"by_key {identity.by_key} and url {identity.server or None!r}"
 
 
-def _check_location(name: str, location: str, own: str) -> None:
-    shard, _, target = location.partition(" ")
+def _check_no_move(name: str, location: str) -> None:
+    _, _, target = location.partition(" ")
     if target:
         raise StoreError(f"limit {name!r} is being moved to shard {target!r}: try again later")
-    if shard != own:
-        raise OtherShardError(name, shard)

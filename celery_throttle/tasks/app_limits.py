@@ -119,6 +119,11 @@ class AppLimits(Limiter):
                 with suppress(RulesError):  # the worker logs it
                     yield from plans.apply_rules(self.rules_file.of_file)
 
+    @property
+    def parts(self) -> None:
+        """None: an app has one shard."""
+        return
+
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use
         """Names of keys in Redis."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from celery_throttle.operations.plan import HomeCall, Sleep
+from celery_throttle.operations.plan import Action, HomeCall, Sleep, StoreCall
 from celery_throttle.store.script import Call, pack_command
 
 
@@ -21,7 +21,7 @@ class Commands(NamedTuple):
 
 
 T = TypeVar("T")
-Playing = Generator[Call | HomeCall | Sleep | Commands, Any, T]
+Playing = Generator[Action | Commands, Any, T]
 
 
 class Wire:
@@ -85,5 +85,5 @@ def _next(plan: Playing[None], answer: object) -> Call | Commands | None:
         step = plan.send(answer)
     except StopIteration:
         return None
-    assert not isinstance(step, (HomeCall, Sleep))  # nobody waits here, and all is at home
+    assert not isinstance(step, (HomeCall, StoreCall, Sleep))  # all is at home
     return step

@@ -56,7 +56,7 @@ _MAX_COUNTED = 20_000
 _PERIODS = 30
 
 #: How many keys, slots and fan-outs the details of a limit have at most.
-_MAX_KEYS, _MAX_SLOTS, _MAX_FAN_OUTS = 10, 100, 100
+MAX_KEYS, MAX_SLOTS, MAX_FAN_OUTS = 10, 100, 100
 
 
 class Measured(NamedTuple):
@@ -106,7 +106,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     used, holders = 0, tuple[SlotHolder, ...]()
     if any(map(has_slots, limits_in_force(status.name, status.clauses))):
         used, holders = yield from _read_slots(observer, ref)
-    most_keys = _MAX_KEYS if ref.key is None else 0
+    most_keys = MAX_KEYS if ref.key is None else 0
     _, waiting_keys = yield from list_keys(observer, ref.name, "waiting", most=most_keys)
     _, paused_keys = yield from list_keys(observer, ref.name, "paused", most=most_keys)
     needs = needs_limit(ref)
@@ -123,7 +123,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
         ),
         slots_used=used,
         slots=holders,
-        fan_outs=tuple(sorted(map(observer.keys.fan_out_name, fan_outs)))[:_MAX_FAN_OUTS],
+        fan_outs=tuple(sorted(map(observer.keys.fan_out_name, fan_outs)))[:MAX_FAN_OUTS],
     )
 
 
@@ -196,7 +196,7 @@ def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
 
 def _read_slots(observer: Observer, ref: LimitRef) -> Plan[tuple[int, tuple[SlotHolder, ...]]]:
     names = [observer.keys.entries(ref), observer.keys.claims("")]
-    used, *rows = yield observer.call("list_slots", names, _MAX_SLOTS)
+    used, *rows = yield observer.call("list_slots", names, MAX_SLOTS)
     return used, tuple(_read_holder(*row) for row in rows)
 
 

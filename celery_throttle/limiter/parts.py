@@ -1,0 +1,364 @@
+"""A limiter of several shards: the part of each shard, and plans that run each operation there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.limiter.backend import Backend, make_backend
+from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.limits.rules.rules import Rules
+from celery_throttle.limits.shards import HOME, HOME_SHARD, OtherShardError, Shard, ShardMap
+from celery_throttle.operations import define as definition_plans
+from celery_throttle.operations.acquire import (
+    AcquirePlans,
+    Acquisition,
+    learn,
+    release,
+    renew,
+    settle,
+)
+from celery_throttle.operations.author import Author
+from celery_throttle.operations.plan import Clock, Plan, StoreCall
+from celery_throttle.operations.rules import Applied, FileRules
+from celery_throttle.operations.shards import ShardFence, ShardIdentity, locate
+from celery_throttle.store.keys import Keys, shard_prefix
+from celery_throttle.store.script import Call
+from celery_throttle.store.url import is_cluster_url, is_memory_url, is_store_url, safe_url
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+
+#: Finds the parts of limits: the settings may be wrong about one limit after the other.
+_MAX_ATTEMPTS = 3
+
+
+class LimitsOfShard(Mapping[str, Limits]):
+    """Those of some limits that are in one shard, or whose keys are, as far as that is known."""
+
+    def __init__(self, parts: Parts, shard: Shard, limits: Mapping[str, Limits]) -> None:
+        self._parts, self._shard, self._limits = parts, shard, limits
+
+    def __getitem__(self, name: str) -> Limits:
+        if not self._parts.has(self._shard, name):
+            raise KeyError(name)
+        return self._limits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._limits if self._parts.has(self._shard, name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def check_urls(shard_map: ShardMap, home_url: str, setting: str = "throttle_shards") -> None:
+    """Raise ConfigurationError for the URL of a shard that is not the URL of a server."""
+    for entry in shard_map.entries.values():
+        where = f"{setting}[{entry.name!r}] has url"
+        if entry.url is not None and is_memory_url(home_url):
+            raise ConfigurationError(f"{where}, and the home shard is in memory; leave it out")
+        if entry.url is not None and not is_store_url(entry.url):
+            raise ConfigurationError(
+                f"{where} {safe_url(entry.url)!r}; allowed: the URL of a server, such as "
+                "'redis://host:6379/0'"
+            )
+
+
+class Parts:
+    """The part of each shard: a core with the keys and the server of the shard. Thread-safe.
+
+    Args:
+        shard_map: the shard of each limit, as the settings propose it.
+        make: makes the part of a shard, at its first use.
+    """
+
+    def __init__(self, shard_map: ShardMap, make: Callable[[Parts, Shard], LimiterCore]) -> None:
+        self.shard_map = shard_map
+        self._make = make
+        self._parts: dict[Shard, LimiterCore] = {}
+        self._found: dict[tuple[LimitRef, ...], LimiterCore] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def home(self) -> LimiterCore:
+        """The part of the home shard."""
+        return self[HOME_SHARD]
+
+    def __getitem__(self, shard: Shard) -> LimiterCore:
+        part = self._parts.get(shard)
+        if part is None:
+            with self._lock:
+                part = self._parts.get(shard) or self._make(self, shard)
+                self._parts[shard] = part
+        return part
+
+    @property
+    def shards(self) -> list[Shard]:
+        """All shards, the home shard first."""
+        entries = self.shard_map.entries.values()
+        return [HOME_SHARD, *(shard for entry in entries for shard in entry.shards)]
+
+    def all(self) -> list[LimiterCore]:
+        """Return the parts of all shards, that of the home shard first."""
+        return [self[shard] for shard in self.shards]
+
+    def has(self, shard: Shard, name: str) -> bool:
+        """Whether a limit, or some of its keys, are in a shard."""
+        try:
+            entry = self.shard_map.entry_of(name)
+        except OtherShardError:
+            return False
+        return shard.name == (HOME if entry is None else entry.name)
+
+    def find(self, refs: Iterable[LimitRef]) -> LimiterCore:
+        """Return the part that has all of some limits. Raises as :meth:`ShardMap.shard_of_all`."""
+        refs = tuple(refs)
+        part = self._found.get(refs)
+        if part is None:
+            shard_map = self.shard_map
+            part = self[shard_map.shard_of_all(refs)]
+            with self._lock:
+                if len(self._found) >= CACHE_SIZE:
+                    self._found.clear()
+                if shard_map is self.shard_map:  # else another thread has learned something
+                    self._found[refs] = part
+        return part
+
+    def find_all(self, ref: LimitRef) -> list[LimiterCore]:
+        """Return the parts that have a limit: several if it is divided by key and has none."""
+        return [self[shard] for shard in self.shard_map.shards_of(ref)]
+
+    def locate(self, name: str) -> Plan[None]:
+        """Let the home shard say where a limit is. Raises as :func:`~.operations.shards.locate`."""
+        if not self.home.observer.has_server:
+            return
+        location = yield from on(self.home, locate(self.home.keys, name))
+        if location is not None:
+            self.assign({name: location})
+
+    def assign(self, assigned: Mapping[str, str]) -> bool:
+        """Note where the home shard has put limits; return whether that was unknown."""
+        with self._lock:
+            known = self.shard_map.assigned
+            if all(known.get(name) == shard for name, shard in assigned.items()):
+                return False
+            self.shard_map = self.shard_map.with_assigned(assigned)
+            self._found.clear()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MakePart:
+    """Makes the parts of a limiter.
+
+    Attributes:
+        url: of the home shard.
+        limits: of the code, in all shards.
+        prefix: of the home shard.
+        timeout: see :class:`~celery_throttle.store.client.Store`.
+        clock: replaces the servers'.
+    """
+
+    url: str
+    limits: Mapping[str, Limits]
+    prefix: str
+    timeout: float
+    clock: Clock | None
+
+    def __call__(self, parts: Parts, shard: Shard) -> LimiterCore:
+        """Return the part of a shard."""
+        part = LimiterCore()
+        part.limits = LimitsOfShard(parts, shard, self.limits)
+        part.keys = Keys(shard_prefix(self.prefix, shard))
+        part.clock = self.clock
+        url, store, assign = self.url, None, None
+        if shard != HOME_SHARD:
+            entry = parts.shard_map.entries[shard.name]
+            url, part.home_store = entry.url or url, parts.home.store
+            if not is_memory_url(url):
+                assign = ShardFence(parts.home.keys, ShardIdentity.of(entry)).assign
+            first = HOME_SHARD if entry.url is None else entry.shards[0]
+            if shard != first and not is_cluster_url(url):  # one server has the keys of all
+                store = parts[first].store
+        part.backend = make_backend(
+            *(url, part.limits, part.keys),
+            timeout=self.timeout,
+            clock=self.clock,
+            assign=assign,
+            store=store,
+        )
+        return part
+
+
+def on(part: LimiterCore, plan: Plan[T]) -> Plan[T]:
+    """Return a plan whose calls run in the shard of a part."""
+    resume: Callable[[Any], Any] = plan.send
+    result: Any = None
+    while True:
+        try:
+            action = resume(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+        resume = plan.send
+        try:
+            result = yield StoreCall(part.store, action) if isinstance(action, Call) else action
+        except Exception as error:  # noqa: BLE001  # the plan decides
+            resume, result = plan.throw, error
+
+
+def _in_one(
+    operation: Callable[Concatenate[Any, A, P], Plan[T]],
+    refs_of: Callable[[A], Iterable[LimitRef]],
+) -> Callable[Concatenate[Any, A, P], Plan[T]]:
+    """Return an operation that runs in the one shard of its limits."""
+    name = operation.__name__
+
+    def plan(self: ShardedPlans, subject: A, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+        return self.in_one(
+            refs_of(subject), lambda plans: getattr(plans, name)(subject, *args, **kwargs)
+        )
+
+    return plan
+
+
+def _in_all(
+    operation: Callable[Concatenate[Any, LimitRef, P], Plan[T]],
+    combine: Callable[[Sequence[Any]], Any] = lambda _: None,
+) -> Callable[Concatenate[Any, LimitRef, P], Plan[T]]:
+    """Return an operation that runs in all shards that have a limit, one after the other."""
+    name = operation.__name__
+
+    def plan(self: ShardedPlans, ref: LimitRef, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+        yield from self.parts.locate(ref.name)
+        results = []
+        for part in self.parts.find_all(ref):
+            result = yield from on(part, getattr(part.plans, name)(ref, *args, **kwargs))
+            results.append(result)
+        return combine(results)  # type: ignore[no-any-return]  # of these results
+
+    return plan
+
+
+def _of_requirement(requirement: Requirement) -> Iterable[LimitRef]:
+    return requirement.refs
+
+
+def _of_acquisition(acquisition: Acquisition) -> Iterable[LimitRef]:
+    return acquisition.requirement.refs
+
+
+def _of_slots(slots: Sequence[tuple[LimitRef, str]]) -> Iterable[LimitRef]:
+    return [ref for ref, _ in slots]
+
+
+class ShardedPlans:
+    """The plans of all operations on the limits of several shards.
+
+    What takes units runs in one shard. What changes or reads a whole limit runs in all shards that
+    have it, one after the other: if it is interrupted, the same call completes it.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    @property
+    def limits(self) -> Mapping[str, Limits]:
+        """The limits of the code in the home shard."""
+        return self.parts.home.limits
+
+    acquire = _in_one(AcquirePlans.acquire, _of_requirement)
+    try_acquire = _in_one(AcquirePlans.try_acquire, _of_requirement)
+    peek = _in_one(AcquirePlans.peek, _of_requirement)
+    acquire_up_to = _in_one(AcquirePlans.acquire_up_to, _of_requirement)
+    settle = _in_one(settle, _of_acquisition)
+    learn = _in_one(learn, lambda answers: answers)
+    release = _in_one(release, lambda refs: refs)
+    renew = _in_one(renew, _of_slots)
+
+    define = _in_all(definition_plans.define)
+    undefine = _in_all(definition_plans.undefine)
+    pause = _in_all(definition_plans.pause, max)
+    resume = _in_all(definition_plans.resume, any)
+    reset = _in_all(definition_plans.reset)
+    check_known = _in_all(definition_plans.check_known)
+
+    def cached_call(self, requirement: Requirement) -> Call | None:  # noqa: ARG002  # of any plans
+        """Return None: the shard is found in a plan."""
+        return None
+
+    read_acquisition = staticmethod(AcquirePlans.read_acquisition)
+
+    def in_one(self, refs: Iterable[LimitRef], make: Callable[[Any], Plan[T]]) -> Plan[T]:
+        """Run a plan in the shard of some limits; ``make`` makes it from the plans of a shard.
+
+        If the home shard says that they are elsewhere, it runs there.
+        """
+        refs = tuple(refs)
+        for _ in range(_MAX_ATTEMPTS - 1):
+            part = self.parts.find(refs)
+            try:
+                return (yield from on(part, make(part.plans)))
+            except OtherShardError as error:
+                if not self.parts.assign(error.assigned) or not self._can_reach(error):
+                    raise
+        part = self.parts.find(refs)
+        return (yield from on(part, make(part.plans)))
+
+    def _can_reach(self, error: OtherShardError) -> bool:
+        return error.shard == HOME or error.shard in self.parts.shard_map.entries
+
+    def list_names(self) -> Plan[tuple[int, list[str]]]:
+        """Return the time of the home shard in microseconds, and the names of all limits."""
+        now, every = 0, set[str]()
+        for part in self.parts.all():
+            at, names = yield from on(part, part.plans.list_names())
+            now, every = now or at, every.union(names)
+        return now, sorted(every)
+
+    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
+        """Put limits of the code in force, each in its shard."""
+        for part in self.parts.all():
+            left = {name: limits[name] for name in part.limits if name in limits}
+            while left:
+                try:
+                    yield from on(part, part.plans.register(left, now))
+                    break
+                except OtherShardError as error:
+                    self.parts.assign(error.assigned)
+                    for name in error.assigned:
+                        left.pop(name, None)
+
+    def apply_rules(
+        self, file: FileRules, author: Author | None = None, *, is_new: bool = False
+    ) -> Plan[Applied]:
+        """Put the rules of a file in force, in each shard those of its limits."""
+        for name in {ref.name for ref in (*file.rules.limits, *file.rules.weights)}:
+            yield from self.parts.locate(name)
+        applied = []
+        for shard in self.parts.shards:
+            part = self.parts[shard]
+            own = file._replace(rules=self._rules_of(shard, file.rules))
+            done = yield from on(part, part.plans.apply_rules(own, author, is_new=is_new))
+            applied.append(done)
+        return applied[0]
+
+    def _rules_of(self, shard: Shard, rules: Rules) -> Rules:
+        """Return the rules of one shard, with all routes."""
+        shards_of = self.parts.shard_map.shards_of
+        limits = {ref: own for ref, own in rules.limits.items() if shard in shards_of(ref)}
+        weights = {ref: own for ref, own in rules.weights.items() if shard in shards_of(ref)}
+        return Rules(limits, weights, rules.routes)
+
+
+def backend_of_parts(parts: Parts) -> Backend:
+    """Return the backend of a limiter with several shards; its server is that of the home shard."""
+    home = parts.home.backend
+    plans: Any = ShardedPlans(parts)  # which has the same operations
+    return Backend(home.store, plans, home.observer)
