@@ -284,7 +284,7 @@ class Shard:
             try:
                 self.learn(throttle.run_plan(plan(own)) or {})
             except OtherShardError as error:
-                if self.learn({error.limit: error.shard}):
+                if self.learn(error.assigned):
                     continue
             except ConfigurationError:
                 logger.exception("The limits of a shard are not registered")
