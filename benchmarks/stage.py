@@ -74,6 +74,7 @@ class Worker:
         processes: int,
         pool: str,
         root: Path,
+        program: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._log = directory / "log"
@@ -83,7 +84,7 @@ class Worker:
         quick_start = ("--without-mingle", "--without-gossip")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, *options, *names, *quick_start],
+                [*(program or (*command, *options, *names, *quick_start))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -207,14 +208,23 @@ class Stage:
         prefix: str = DEFAULT_PREFIX,
         processes: int = 2,
         pool: str = "prefork",
+        *,
+        program: Sequence[str] = (),
     ) -> Worker:
-        """Start a worker of an app in :mod:`benchmarks.apps`; it may not be ready yet."""
+        """Start a worker of an app in :mod:`benchmarks.apps`; it may not be ready yet.
+
+        ``program``: what runs instead of a worker of Celery.
+        """
         directory = self._root / uuid4().hex
         directory.mkdir()
         urls = {"broker": self.broker_url, "store": self.store_url, "prefix": prefix}
         settings = {**self._settings, **urls}
         worker = Worker(
-            app, queue, directory, settings, processes=processes, pool=pool, root=self._source
+            *(app, queue, directory, settings),
+            processes=processes,
+            pool=pool,
+            root=self._source,
+            program=program,
         )
         self._ends.callback(worker.end)
         return worker

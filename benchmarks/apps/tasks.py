@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import task_received, worker_ready
+from celery.signals import task_failure, task_received, worker_ready
 
 from benchmarks.marks import open_marks, write
 
@@ -65,12 +65,17 @@ def define(
 
 if SETTINGS["watch"]:
     _DELIVERIES = open_marks(DIRECTORY / "deliveries")
+    _FAILURES = open_marks(DIRECTORY / "failures")
 
     @task_received.connect
     def _received(request: Any, **_: Any) -> None:
         # What comes out of a line is no delivery of the broker's.
         if getattr(request.message, "claim", None) is None:
             write(_DELIVERIES, request.id)
+
+    @task_failure.connect
+    def _failed(task_id: str, **_: Any) -> None:
+        write(_FAILURES, task_id)
 
 
 @worker_ready.connect

@@ -1,4 +1,4 @@
-"""What people limit Celery tasks with today, and what it does to the other tasks of the queue.
+"""What people limit tasks with today: each with the same load, on a server of the same kind.
 
 Each side has two prefork workers with two processes each, and 1,000 no-op tasks that are sent at
 once. 100 tasks a second are intended, for both workers together:
@@ -12,6 +12,8 @@ once. 100 tasks a second are intended, for both workers together:
     workers fires those of ``rate_limit`` up to seconds late, see ``docs/how-to/pools.md``.
 ``retry recipe``
     ``before_start`` asks a global limit, then ``self.retry(countdown=retry_after)``.
+``courtlistener``, ``pass-culture``
+    The patterns of these two projects, see ``apps/``.
 ``celery-heimdall``
     1.0, with ``RateLimit((100, 1))``. It comes with the extra ``bench``.
 ``celery-throttle``
@@ -23,10 +25,18 @@ once. 100 tasks a second are intended, for both workers together:
         pip install --target DIR --ignore-requires-python celery-throttle==0.1.0b1
 
     It asks for Python 3.12; 3.11 runs it as well.
+``pydocket``
+    Another task system: two workers with two tasks at once each, and ``RateLimit(100)`` a second.
+    It comes with the extra ``bench``.
+``BullMQ``
+    Another one, for Node.js: two workers with two jobs at once each, one job per 10 ms. It is left
+    out unless ``BULLMQ`` names a folder in which ``npm install bullmq ioredis`` has been run.
 
 *Quota used* is the time that 100 tasks a second need, over the time from the first start to the
 last: more than 1 is over the limit. *Fullest second* is the most starts in a closed interval of one
 second; 101 are within the limit. *Deliveries* are messages that workers got from the broker.
+*Failed* are tasks that ended without running. *Processor time* is that of the server, which is the
+broker and keeps the limits, from sending to the last start.
 
 *Plain tasks* have no limit and go into the same queue: 2,000 limited tasks are sent at once, and
 three seconds later 50 plain ones, 40 ms apart. Their latency runs from just before the message is
@@ -45,9 +55,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
+from benchmarks.paced import State, cost_between, measure_bullmq, state_of
 from benchmarks.probes import measure_latencies
 from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result, percentile
@@ -62,8 +73,8 @@ PAUSE = (0.04, 0.04)
 #: Where celery-throttle of PyPI is installed.
 OTHER = "OTHER_CELERY_THROTTLE"
 
-#: Names of sides.
-OURS, ALONE = "celery_throttle", "alone"
+#: Names of sides; and the app of pydocket's.
+OURS, ALONE, DOCKET = "celery_throttle", "alone", "docket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +103,10 @@ class Outcome:
 
     used: float
     fullest: int
-    deliveries: float
-    latencies: Sequence[float]
+    us: float  #: processor time of the server a task
+    deliveries: float | None = None
+    failed: int = 0
+    latencies: Sequence[float] = ()
 
 
 def run(options: Options) -> Result:
@@ -101,12 +114,16 @@ def run(options: Options) -> Result:
     tasks, waiting, settle = options.pick(1000, 300), options.pick(2000, 600), options.pick(3, 1)
     outcomes = {}
     for side in _sides(options):
-        options.say(f"comparison: {side.name}")
-        outcomes[side.name] = Outcome(
-            *_drain(side, int(tasks * side.share)),
-            _latencies(side, int(waiting * side.share), settle),
-        )
-    options.say("comparison: plain tasks alone")
+        options.say(f"race: {side.name}")
+        outcome = _drain(side, int(tasks * side.share))
+        if side.app != DOCKET:  # another system, beside which no task of Celery runs
+            latencies = _latencies(side, int(waiting * side.share), settle)
+            outcome = replace(outcome, latencies=latencies)
+        outcomes[side.name] = outcome
+    bullmq = measure_bullmq(options)
+    if bullmq is not None:
+        outcomes["BullMQ"] = Outcome(bullmq.used, bullmq.fullest, bullmq.us)
+    options.say("race: plain tasks alone")
     alone = _latencies(Side(ALONE, "plain"), 0, 0)
     ours = outcomes.pop(OURS)
     figures = [figure for name, one in outcomes.items() for figure in _figures(name, ours, one)]
@@ -114,7 +131,7 @@ def run(options: Options) -> Result:
         Figure(f"{ALONE}: plain tasks, median", "ms", _ms(ours.latencies), _ms(alone)),
         Figure("  p99", "ms", _ms(ours.latencies, 0.99), _ms(alone, 0.99)),
     ]
-    return Result(name="comparison", theirs="as named", figures=figures)
+    return Result(name="race", theirs="as named", figures=figures)
 
 
 def _sides(options: Options) -> Iterator[Side]:
@@ -123,21 +140,32 @@ def _sides(options: Options) -> Iterator[Side]:
     yield Side('rate_limit="50/s"', "own_rate_limit", limit="50/s", share=0.2)
     yield Side('rate_limit="100/s", gevent', "own_rate_limit", pool="gevent")
     yield Side("retry recipe", "recipe")
+    yield Side("courtlistener", "courtlistener")
+    yield Side("pass-culture", "pass_culture")
     if find_spec("celery_heimdall"):
         yield Side("celery-heimdall", "heimdall")
     else:
-        options.say("comparison: celery-heimdall is not installed, and left out")
+        options.say("race: celery-heimdall is not installed, and left out")
+    if find_spec("docket"):
+        yield Side("pydocket", DOCKET)
+    else:
+        options.say("race: pydocket is not installed, and left out")
     if os.environ.get(OTHER):
         yield Side("celery-throttle, interval 0.1 s", "plain", interval=0.1, share=0.2)
         yield Side("celery-throttle, interval 1 ms", "plain", interval=0.001)
     else:
-        options.say(f"comparison: {OTHER} is not set: celery-throttle of PyPI is left out")
+        options.say(f"race: {OTHER} is not set: celery-throttle of PyPI is left out")
 
 
 def _figures(name: str, ours: Outcome, theirs: Outcome) -> Iterator[Figure]:
     yield Figure(f"{name}: quota used", "", ours.used, theirs.used)
     yield Figure("  fullest second, starts", "", ours.fullest, theirs.fullest)
-    yield Figure("  deliveries a task", "", ours.deliveries, theirs.deliveries)
+    yield Figure("  processor time of the server a task", "us", ours.us, theirs.us)
+    if theirs.deliveries is not None:
+        yield Figure("  deliveries a task", "", ours.deliveries or 0.0, theirs.deliveries)
+        yield Figure("  failed tasks", "", ours.failed, theirs.failed)
+    if not theirs.latencies:
+        return
     yield Figure(
         "  plain tasks meanwhile, median", "ms", _ms(ours.latencies), _ms(theirs.latencies)
     )
@@ -148,38 +176,49 @@ def _ms(latencies: Sequence[float], share: float = 0.5) -> float:
     return percentile(latencies, share) * 1e3
 
 
-def _drain(side: Side, tasks: int) -> tuple[float, int, float]:
-    """Run the tasks; return the quota used, the fullest second, and deliveries a task."""
-    with (
-        Stage(api=side.limit, own_store=True, watch=True) as stage,
-        _sent(side, stage, tasks) as workers,
-    ):
-        wait_until(lambda: _starts(workers) >= tasks, f"{tasks} starts")
+def _drain(side: Side, tasks: int) -> Outcome:
+    """Run the tasks."""
+    with Stage(api=side.limit, watch=True) as stage, _sent(side, stage, tasks) as (workers, before):
+
+        def count(kind: str) -> int:
+            return sum(worker.count(kind) for worker in workers)
+
+        wait_until(lambda: count("starts") + count("failures") >= tasks, f"{tasks} starts")
+        cost = cost_between(before, state_of(stage.store), tasks)
         starts = sorted((m for w in workers for m in w.marks()), key=lambda mark: mark.time)
-        deliveries = sum(worker.count("deliveries") for worker in workers)
+        deliveries, failed = count("deliveries") / tasks, count("failures")
     times = [mark.time for mark in starts]
-    return used(starts, Limit.parse(LIMIT)), fullest(times), deliveries / tasks
+    share = used(starts, Limit.parse(LIMIT))
+    return Outcome(share, fullest(times), cost.us, deliveries or None, failed)
 
 
 def _latencies(side: Side, tasks: int, settle: float) -> list[float]:
     """Return the latencies of plain tasks while the others wait."""
-    with Stage(api=side.limit, own_store=True) as stage, _sent(side, stage, tasks) as workers:
+    with Stage(api=side.limit) as stage, _sent(side, stage, tasks) as (workers, _):
         time.sleep(settle)
         return measure_latencies(stage, workers, PAUSE)
 
 
 @contextlib.contextmanager
-def _sent(side: Side, stage: Stage, tasks: int) -> Iterator[list[Worker]]:
-    """Start the workers, then send them the limited tasks."""
+def _sent(side: Side, stage: Stage, tasks: int) -> Iterator[tuple[list[Worker], State]]:
+    """Start the workers, then send them the limited tasks; yield the state of the server before."""
     size = 2 if side.pool == "prefork" else 10
-    workers = [stage.worker(side.app, processes=size, pool=side.pool) for _ in range(2)]
+    program = (sys.executable, "-m", f"benchmarks.apps.{DOCKET}") if side.app == DOCKET else ()
+    workers = [
+        stage.worker(side.app, processes=size, pool=side.pool, program=program) for _ in range(2)
+    ]
     ready(workers)
-    if side.interval is None:
+    before = state_of(stage.store)
+    if program:
+        env = {**os.environ, "BENCHMARK": json.dumps(stage.settings())}
+        subprocess.run((*program, str(tasks)), cwd=ROOT, env=env, check=True)
+        yield workers, before
+    elif side.interval is None:
         stage.send("limited", tasks)
-        yield workers
+        yield workers, before
     else:
         with _dispatcher(stage, tasks, side.interval):
-            yield workers
+            yield workers, before
 
 
 @contextlib.contextmanager
@@ -204,7 +243,3 @@ def _dispatcher(stage: Stage, tasks: int, interval: float) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def _starts(workers: Sequence[Worker]) -> int:
-    return sum(worker.count() for worker in workers)
