@@ -211,5 +211,8 @@ def waiting(target: Target, ref: LimitRef, *, first: int, most: int, as_json: bo
 
 def _row(task: WaitingTask) -> Row:
     key = "-" if task.key is None else format_key(task.key)
-    starts = "unknown" if task.starts_in is None else age(task.starts_in)
+    if task.not_before is None:
+        starts = "unknown"
+    else:
+        starts = ("" if task.starts_in is not None else "at least ") + age(task.not_before)
     return Row((task.task_id, task.task or "-", task.queue, key, age(task.waited), starts))

@@ -246,11 +246,13 @@ _DISCARDED = "They are discarded for good: the state of each becomes REVOKED."
 def sort_actions(
     actions: Sequence[Action], status: LimitStatus
 ) -> tuple[list[Action], list[Action]]:
-    """Return the actions that would change something: those in sight, and those behind "More"."""
+    """Return the actions that may change something: those in sight, and those behind "More".
+
+    Tasks that need a limit may wait at another one, so removals are always among them.
+    """
     is_paused = any(pause.key == status.key for pause in status.pauses)
     is_changed = status.origin is not None and status.origin.layer == "run time"
     applies = {"resume": is_paused, "undefine": is_changed or status.weight != 1}
-    applies |= dict.fromkeys(("drain", "move", "drop"), status.waiting > 0)
     in_sight = {"pause": not is_paused, "resume": True, "define": True, "undefine": True}
     some = [one for one in actions if applies.get(one.name, True)]
     first = [one for one in some if in_sight.get(one.name, False)]

@@ -114,6 +114,9 @@ def test_ends_are_those_of_the_tasks_that_run(night: Night) -> None:
     began, found = lines.now, {name: night.status(name).forecast for name in LIMITS}
     why = limiter.explain(f"stripe-{OF_STRIPE - 1}").forecast
     exact = limiter["stripe"].forecast()
+    listed = limiter["stripe"].list_waiting(most=100).tasks
+    assert len(listed) == OF_STRIPE
+    assert {task.starts_in for task in listed} == {None}
     for prefix in ("stripe", "mail", "vip", "sms"):
         night.run(prefix)
     assert not any(task.startswith(("paused", "export")) for task in night.started)
@@ -125,6 +128,9 @@ def test_ends_are_those_of_the_tasks_that_run(night: Night) -> None:
         assert one.earliest is not None
         assert (one.earliest.timestamp() - began / SECOND) == pytest.approx(last, abs=0.01)
     assert exact.seconds == pytest.approx(last, abs=0.01)
+    for task in listed:
+        started = (night.started[task.task_id] - began) / SECOND
+        assert task.not_before == pytest.approx(started, abs=0.01)
 
 
 def test_what_is_paused_or_needs_a_slot_has_a_reason_and_a_least_time(night: Night) -> None:

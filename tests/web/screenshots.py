@@ -29,7 +29,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "pictures"
 #: Pages of the documentation: name, path, width and height of the window.
 PICTURES = {
     "web-limits": ("/", 1280, 620),
-    "web-limit": ("/limits/stripe", 1280, 790),
+    "web-limit": ("/limits/stripe", 1280, 880),
     "web-phone": ("/limits/mail", 390, 844),
 }
 

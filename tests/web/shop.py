@@ -26,7 +26,7 @@ def make_app(url: str | None = None) -> Celery:
 
     @app.task(name="shop.charge", throttle="stripe", shared=False, lazy=False)
     def charge(order: int) -> None:
-        if order % 150 == 149:
+        if order % 900 == 899:
             throttle["stripe"].learn(Feedback(refused=True))
 
     @app.task(name="shop.remind", throttle="mail:{tenant}", shared=False, lazy=False)

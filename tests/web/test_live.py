@@ -161,16 +161,16 @@ class User:
 
     def act(self, action: str, page: str, row: str = "", **fields: str) -> None:
         """Follow the link of an action, fill its form in, and confirm the preview."""
-        self.read(page, action)
+        self.read(page, action if row else "More")
+        self.browser.execute_script("document.querySelector('details')?.setAttribute('open', '')")
         parent = f"//tr[th='{row}']//" if row else "//"
         self._click(f"{parent}a[text()='{action}']")
-        self.wait_for("Go back")
-        for name, text in fields.items():
+        self.wait_for("Optional; recorded with the change.")
+        for name, text in {**fields, "reason": f"test of {action}"}.items():
+            self.browser.find_element("id", name).clear()
             self.browser.find_element("id", name).send_keys(text)
         if fields:
             self._click("//button[text()='Preview']")
-        self.wait_for("Optional; recorded with the change.")
-        self.browser.find_element("id", "reason").send_keys(f"test of {action}")
         self._click(f"//form[@method='post']//button[starts-with(., '{action}')]")
         self.wait_for("Done: ")
         self.wait_for(f"by web: test of {action}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from celery_throttle.errors import LimitValueError, shown
@@ -30,6 +31,9 @@ from celery_throttle.operations.plan import Plan
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+#: How many lines one call reads by their keys.
+_ONLY = 20
 
 #: Lines by their keys.
 Lines = dict[bytes, WaitingLine]
@@ -82,27 +86,34 @@ def forecast_task(
 
 
 def forecast_positions(
-    observer: Observer, positions: Mapping[bytes, Sequence[int]]
-) -> Plan[dict[tuple[bytes, int], float | None]]:
+    observer: Observer, positions: Mapping[tuple[str, bytes], Sequence[int]]
+) -> Plan[tuple[dict[tuple[bytes, int], float | None], bool]]:
     """Return the seconds until tasks start, by line and position; None if that is unknown.
 
-    ``positions``: of tasks of each line.
+    ``positions``: of tasks of each queue and line. Also returns whether all lines were looked at:
+    if there are more than ``MAX_LINES``, only those of the tasks, and each may start later.
     """
     starts: dict[tuple[bytes, int], float | None] = {
-        (line, one): None for line, each in positions.items() for one in each
+        (line, one): None for (_, line), each in positions.items() for one in each
     }
     found = yield from read_all_lines(observer, MAX_LINES)
     if not found.are_all:
-        return starts
-    own = {line: found.lines[line] for line in positions if line in found.lines}
+        found.lines.clear()
+        for queue, pairs in groupby(sorted(positions), itemgetter(0)):
+            names = [line for _, line in pairs]
+            for start in range(0, len(names), _ONLY):
+                only = names[start : start + _ONLY]
+                found.lines.update((yield from read_lines(observer, queue, only=only)))
+    own = {line: found.lines[line] for _, line in positions if line in found.lines}
     ids = set(map(id, own.values()))
     lines = competing_lines(found.lines.values(), lambda one: id(one) in ids)
     capacities = yield from _read_capacities(observer, lines, found.now)
     drained = drain_lines(lines, capacities)
-    for line, waiting in own.items():
-        seconds = start_times(lines, waiting, positions[line], drained, capacities)
-        starts.update(zip(((line, one) for one in positions[line]), seconds, strict=True))
-    return starts
+    for (_, line), each in positions.items():
+        if line in own:
+            seconds = start_times(lines, own[line], each, drained, capacities)
+            starts.update(zip(((line, one) for one in each), seconds, strict=True))
+    return starts, found.are_all
 
 
 def _is_line(line: WaitingLine) -> LineFilter:
@@ -190,7 +201,7 @@ def read_lines(
 ) -> Plan[Lines]:
     """Return the lines of a queue; if there are more than ``most``, not all of them.
 
-    ``only``: the keys of the lines to read, 20 at most; empty for all.
+    ``only``: the keys of the lines to read, ``_ONLY`` at most; empty for all.
     """
     keys = observer.keys
     lines: Lines = {}  # a scan may return one twice

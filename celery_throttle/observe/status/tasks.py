@@ -88,6 +88,8 @@ class WaitingTask:
             without a key.
         waited: The seconds since the task joined its line.
         starts_in: The seconds until its expected start; None if that is unknown.
+        not_before: The seconds for which it does not start at least, by the rates of its limits;
+            None if that is unknown. It is ``starts_in`` if that is known.
     """
 
     task_id: str
@@ -96,6 +98,7 @@ class WaitingTask:
     key: str | None
     waited: float
     starts_in: float | None = None
+    not_before: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +227,15 @@ class _ListedTask(NamedTuple):
 
 def _add_starts(observer: Observer, tasks: Sequence[_ListedTask]) -> Plan[tuple[WaitingTask, ...]]:
     """Add to each task when it is expected to start."""
-    positions: dict[bytes, list[int]] = {}
+    positions: dict[tuple[str, bytes], list[int]] = {}
     for one in tasks:
-        positions.setdefault(one.line, []).append(one.position)
-    starts = yield from forecast_positions(observer, positions)
-    return tuple(replace(one.task, starts_in=starts[one.line, one.position]) for one in tasks)
+        positions.setdefault((one.task.queue, one.line), []).append(one.position)
+    starts, are_all = yield from forecast_positions(observer, positions)
+    return tuple(
+        replace(one.task, starts_in=seconds if are_all else None, not_before=seconds)
+        for one in tasks
+        for seconds in [starts[one.line, one.position]]
+    )
 
 
 def _tasks_at(
