@@ -57,7 +57,8 @@ end
 
 local function remove_ended(name)
   local own_keys = KEYS[7] .. name
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', own_keys, 1, format_integer(now), 'LIMIT', 0, ENDED_AT_ONCE)) do
+  local ended = redis.call('ZRANGE', own_keys, 1, format_integer(now), 'BYSCORE', 'LIMIT', 0, ENDED_AT_ONCE)
+  for _, key in ipairs(ended) do
     redis.call('ZADD', own_keys, 0, key)
     open_record(requirement_of(name .. ':' .. key))
   end

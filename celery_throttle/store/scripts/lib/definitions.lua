@@ -15,7 +15,8 @@
 --       8   hash: limits that are in other shards, see `shard_map.lua`
 -- A requirement is that of `requirements.lua`, and has besides
 --   field       of the name or key in the hash of definitions
---   own_keys    zset: keys of the name with a definition or weight of their own
+--   own_keys    zset: keys of the name with a definition or weight of their own, by when (us) what was looked up for
+--               the key ends, or 0
 -- `open_record` adds
 --   record      in force: of the key, or else of the name; false if there is none
 --   layers      of its own record; empty if it has none
