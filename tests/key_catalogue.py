@@ -95,8 +95,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.own_keys("<limit>"),
                 "zset",
-                "keys that have their own definition or weight, "
-                "by when (us) a looked-up limit ends, or 0",
+                "keys with their own definition or weight, by when (us) a looked-up limit ends",
             ),
         ),
         KeyKind(
