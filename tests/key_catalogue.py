@@ -92,7 +92,11 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (_KEYS.limits, "hash", "definitions of limits and keys, of all layers; weights"),
             (_KEYS.rules, "hash", "the rules file in force"),
             (_KEYS.names, "set", "names of all defined limits"),
-            (_KEYS.own_keys("<limit>"), "zset", "keys that have their own definition or weight"),
+            (
+                _KEYS.own_keys("<limit>"),
+                "zset",
+                "keys with their own definition or weight, by when (us) a looked-up limit ends",
+            ),
         ),
         KeyKind(
             _KEYS.shards,

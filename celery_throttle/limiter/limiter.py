@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from celery_throttle.errors import ConfigurationError, StoreError
+from celery_throttle.errors import ConfigurationError, LimitValueError, StoreError, shown
 from celery_throttle.limiter.backend import (
     disabled_backend,
     make_backend,
@@ -32,7 +32,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, RefLike, parse_refs
-from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.limits.requirement import Costs, LimitByKey, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.limits.shards import HOME, parse_shards
 from celery_throttle.observe.observer import Observer
@@ -108,6 +108,12 @@ class Limiter(LimiterCore):
         enabled: bool = True,
         shards: Mapping[str, Any] | None = None,
     ) -> None:
+        for name, written in (limits or {}).items():
+            if isinstance(written, LimitByKey):
+                raise LimitValueError(
+                    f"limit {name!r} is a LimitByKey, which only workers look up; allowed: in a "
+                    f"Throttle, or its default, {shown(written.default)}"
+                )
         self.limits = parse_definitions(limits or {})
         self.keys = Keys(prefix)
         self.clock = clock
