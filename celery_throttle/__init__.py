@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from celery_throttle.limits.feedback import Feedback
     from celery_throttle.limits.limit import Limit
     from celery_throttle.limits.rate import Concurrency, Rate
+    from celery_throttle.limits.requirement import LimitByKey
     from celery_throttle.observe.forecasts.solver import Forecast
     from celery_throttle.signals import (
         task_admitted,
@@ -71,6 +72,7 @@ _MODULES = {
     "KeyValueError": "errors",
     "KeysFullError": "errors",
     "Limit": "limits.limit",
+    "LimitByKey": "limits.requirement",
     "LimitError": "errors",
     "LimitFunctionError": "errors",
     "LimitHandle": "limiter.handle",
@@ -118,6 +120,7 @@ __all__ = [
     "KeyValueError",
     "KeysFullError",
     "Limit",
+    "LimitByKey",
     "LimitError",
     "LimitFunctionError",
     "LimitHandle",

@@ -16,7 +16,7 @@ from celery_throttle.bulk.removal.handle import ThrottleHandle
 from celery_throttle.bulk.removal.remove import ReportProgress
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.limits.requirement import LimitsLike, parse_definitions
+from celery_throttle.limits.requirement import CodeLimits, parse_definitions
 from celery_throttle.operations.author import Author
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.app_limits import AppLimits
@@ -46,7 +46,8 @@ class Throttle(AppLimits):
 
     Args:
         app: The app. An app has one ``Throttle``. Create it before you send tasks.
-        limits: The limits of the code, by name; see :class:`Limiter`. Default: none.
+        limits: The limits of the code, by name; see :class:`Limiter`. Or a :class:`LimitByKey`.
+            Default: none.
         routes: The limits of tasks by task name, or by a pattern with ``*``, in the form of the
             task attribute ``throttle``, or as a dict of ``limits`` and ``cost``. They apply to
             tasks without that attribute. Default: none.
@@ -89,7 +90,7 @@ class Throttle(AppLimits):
     def __init__(
         self,
         app: Celery,
-        limits: Mapping[str, LimitsLike] | None = None,
+        limits: Mapping[str, CodeLimits] | None = None,
         *,
         routes: Mapping[str, RouteSpec] | None = None,
         enabled: bool | None = None,

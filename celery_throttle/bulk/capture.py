@@ -177,6 +177,7 @@ class LinePublisher:
             requirement = limits.requirement(args, kwargs)
             if requirement is None:
                 return False
+            throttle.look_up_keys(requirement.refs)
             queue, rank, expires = self._destinations.read(message)
             packed = packing.pack(message, computed_headers(limits, requirement))
             waiter = WaitingTask(

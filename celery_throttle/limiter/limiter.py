@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.backend import disabled_backend, make_backend, pause_all, resume_all
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
@@ -17,7 +18,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
-from celery_throttle.limits.requirement import Costs, LimitsLike, parse_definitions
+from celery_throttle.limits.requirement import Costs, LimitByKey, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.observe.status.limits import read_page
 from celery_throttle.observe.status.records import record_totals
@@ -83,6 +84,12 @@ class Limiter(LimiterCore):
         clock: Clock | None = None,
         enabled: bool = True,
     ) -> None:
+        for name, written in (limits or {}).items():
+            if isinstance(written, LimitByKey):
+                raise LimitValueError(
+                    f"limit {name!r} is a LimitByKey, which only workers look up; allowed: in a "
+                    f"Throttle, or its default, {shown(written.default)}"
+                )
         self.limits = parse_definitions(limits or {})
         self.keys = Keys(prefix)
         self.clock = clock

@@ -6,18 +6,101 @@ Also the parsing of what users write for limits and costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from celery_throttle.errors import LimitError, LimitValueError, shown
+from celery_throttle.errors import (
+    LimitError,
+    LimitFunctionError,
+    LimitValueError,
+    ThrottleError,
+    shown,
+)
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
+from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.limits.grammar import CONCURRENCY
-from celery_throttle.limits.key import LimitRef, check_name
+from celery_throttle.limits.key import LimitRef, check_name, format_key
 from celery_throttle.limits.limit import UNLIMITED, Limit, Limits
 from celery_throttle.limits.rate import check_whole
 
+
+@dataclass(frozen=True)
+class LimitByKey:
+    """A limit whose keys get their definitions from a function, such as a query.
+
+    Attributes:
+        default: The definition for keys for which the function returns None, and for use without a
+            key: a text, a :class:`Limit`, or a list of these.
+        function: Called with the parts of the key as texts, as commands show them: ``"42"`` for
+            the key 42. It returns a definition like ``default``, or None. Workers call it in a
+            thread when a task first needs the key, and then every ``refresh``.
+        refresh: Seconds, or a text such as ``"5m"``, between two calls for a key; default 60.
+
+    Raises:
+        LimitError: An argument is wrong.
+
+    Example:
+        >>> plans = {"gold": "1000/m", "free": "10/m"}
+        >>> users = {"ada": "gold"}
+        >>> LimitByKey("10/m", lambda user: plans.get(users.get(user))).refresh_seconds
+        60.0
+    """
+
+    default: Any
+    function: Callable[..., Any]
+    refresh: Duration = 60
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise LimitValueError(f"function is {shown(self.function)}: it must be callable")
+        if self.refresh_seconds < 1:
+            raise LimitValueError(f"refresh is {shown(self.refresh)}: it must be 1 s or more")
+
+    @property
+    def refresh_seconds(self) -> float:
+        """The seconds between two calls for a key.
+
+        :meta private:
+        """
+        return check_duration(self.refresh, "refresh")
+
+    @property
+    def name(self) -> str:
+        """The name of the function, for messages.
+
+        :meta private:
+        """
+        return str(getattr(self.function, "__qualname__", None) or type(self.function).__qualname__)
+
+    def look_up(self, ref: LimitRef) -> Limits | None:
+        """Return the limits of a key; None for the default.
+
+        Raises:
+            LimitFunctionError: the function raised, or returned no limit.
+
+        :meta private:
+        """
+        key = format_key(ref.key or "")
+        where = f"limit {ref.name!r}: the function {self.name!r}, called for key {shown(key)},"
+        try:
+            found = self.function(*key.split(":"))
+        except Exception as error:
+            text = shown(str(error))
+            raise LimitFunctionError(f"{where} raised {type(error).__name__}: {text}") from error
+        try:
+            return None if found is None else parse_limits(found, ref.name)
+        except ThrottleError as error:
+            raise LimitFunctionError(
+                f"{where} returned {shown(found)}: {error}; allowed: a limit such as '10/m', a "
+                "list of limits, or None for the default"
+            ) from None
+
+
 #: The limits of one name as users write them: one, or several that all have to allow.
 LimitsLike = str | Limit | Sequence[str | Limit]
+
+#: The limits of one name in the code: those of all keys, or by a function.
+CodeLimits = LimitsLike | LimitByKey
 
 MAX_LIMITS_PER_NAME = 20
 
@@ -95,11 +178,16 @@ class Requirement:
         return f"Requirement(refs={self.refs!r}, costs={self.costs!r})"
 
 
-def parse_definitions(limits: Mapping[str, LimitsLike]) -> dict[str, Limits]:
+def parse_definitions(limits: Mapping[str, CodeLimits]) -> dict[str, Limits]:
     """Parse a mapping of name to limits; LimitError if a name or a limit is wrong."""
     if not isinstance(limits, Mapping):
         raise LimitError(f"limits are {shown(limits)}; allowed: a dict of name to limit")
-    return {check_name(name): parse_limits(written, name) for name, written in limits.items()}
+    return {
+        check_name(name): parse_limits(
+            written.default if isinstance(written, LimitByKey) else written, name
+        )
+        for name, written in limits.items()
+    }
 
 
 def parse_limits(written: LimitsLike, name: str) -> Limits:

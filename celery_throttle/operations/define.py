@@ -154,6 +154,24 @@ def define(
         yield _weight_call(context, ref, weight, author, lasts_us)
 
 
+def put_looked_up(
+    context: PlanContext, ref: LimitRef, limits: Limits | None, lasts_us: int, author: Author
+) -> Plan[None]:
+    """Put in force what a function of the code gives to a key, for some time.
+
+    ``limits``: None for those of all keys. It is the layer of the code, so that the rules file and
+    :meth:`define` take precedence.
+
+    Raises:
+        LimitError: the key would switch between a rate and slots.
+    """
+    put = yield from put_definitions(
+        context, "lookup", [ref], [limits], author=author, lasts_us=lasts_us
+    )
+    if put.changed:
+        yield from make_due(context, ref.name)
+
+
 def undefine(context: PlanContext, ref: LimitRef, author: Author | None = None) -> Plan[None]:
     """Remove what was defined at run time for a name or key.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from celery import Celery, Task, _state
@@ -12,10 +14,13 @@ from celery import Celery, Task, _state
 from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
 from celery_throttle.limiter.backend import Backend, Plans, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
+from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.requirement import LimitByKey
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.define import note_change
+from celery_throttle.operations.define import note_change, put_looked_up
 from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
@@ -29,6 +34,12 @@ from celery_throttle.tasks.task_limits import TaskLimits
 
 #: A state that says nothing: the result backend stores no state of a task that waits.
 _NO_STATE = "PENDING"
+
+#: For how long the server keeps what was looked up for a key: the longer of seconds and intervals.
+_KEPT_SECONDS, _KEPT_INTERVALS = 86_400.0, 10
+
+#: Keys that a process which sends tasks remembers as looked up.
+_MAX_LOOKED_UP = 10_000
 
 
 class AppLimits(Limiter):
@@ -46,6 +57,7 @@ class AppLimits(Limiter):
         self.clock = None
         self._given = given
         self._declared: Declared | None = None
+        self._looked_up: dict[LimitRef, float] = {}
 
     @cached_property
     def settings(self) -> Settings:
@@ -118,6 +130,30 @@ class AppLimits(Limiter):
             if self.rules_file.of_file is not None:
                 with suppress(RulesError):  # the worker logs it
                     yield from plans.apply_rules(self.rules_file.of_file)
+
+    def look_up_key(self, ref: LimitRef, written: LimitByKey) -> None:
+        """Put in force what the function of a limit gives to a key. It may block.
+
+        Raises:
+            LimitFunctionError: the function failed.
+            LimitError: the key would switch between a rate and slots.
+        """
+        limits, author = written.look_up(ref), Author.of(None, f"looked up by {written.name}")
+        lasts = max(_KEPT_SECONDS, _KEPT_INTERVALS * written.refresh_seconds)
+        self.run_plan(put_looked_up(self.plans, ref, limits, to_us(lasts), author))
+
+    def look_up_keys(self, refs: Iterable[LimitRef]) -> None:
+        """Look up keys for tasks that this process puts into lines, each now and then."""
+        by_name = self.settings.limits_by_key
+        for ref in refs if by_name else ():
+            written, now = by_name.get(ref.name), time.monotonic()
+            if written is None or ref.key is None:
+                continue
+            if now - self._looked_up.get(ref, -inf) > written.refresh_seconds:
+                self.look_up_key(ref, written)
+                if len(self._looked_up) >= _MAX_LOOKED_UP:
+                    self._looked_up.clear()
+                self._looked_up[ref] = now
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use

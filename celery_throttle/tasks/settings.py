@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
 from celery_throttle.limits.key import HasRef
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
-from celery_throttle.limits.requirement import CallFunction, parse_definitions
+from celery_throttle.limits.requirement import CallFunction, LimitByKey, parse_definitions
 from celery_throttle.limits.rules.rules import Route
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.store.url import is_store_url, safe_url
@@ -165,6 +165,12 @@ class Settings:
     def limits(self) -> Mapping[str, Limits]:
         """Name to limits."""
         return parse_definitions(self.written_limits)
+
+    @property
+    def limits_by_key(self) -> Mapping[str, LimitByKey]:
+        """Name to the limit, of those whose keys get their definitions from a function."""
+        limits = self.written_limits.items()
+        return {name: each for name, each in limits if isinstance(each, LimitByKey)}
 
     #: Task name, or a pattern with ``*``, to the limits and the cost of the task.
     routes = _Setting[Mapping[str, Route]]({}, _routes)

@@ -16,6 +16,7 @@ from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import ClaimCall, WorkerLeases
 from celery_throttle.worker.claims.dispatch import Dispatcher
@@ -115,6 +116,7 @@ class Shard:
             pool=pool,
             outcomes=self._outcomes,
             timers=timers,
+            lookups=KeyLookups(self.throttle, timers, self._delayed.end),
             readmit=connection.readmit,
             report_ungated=self._status.report_ungated,
             refresh_rules=self._refresh_rules,
@@ -244,6 +246,8 @@ class Shard:
         self._outage.end()
         self._refresh_rules()
         self._register()
+        if self._connection is not None:
+            self.gate.lookups.forget()
         self._call.renew_slots()  # also those that tasks have taken since the server is back
         if self._connection is not None and self._connection.scheduler.is_running:
             self._delayed.readmit_all()

@@ -11,11 +11,25 @@ from typing import Any
 import redis
 from celery import Celery
 
-from celery_throttle import Throttle
+from celery_throttle import LimitByKey, Throttle
 
 STORE = os.environ.get("THROTTLE_URL") or os.environ.get("CELERY_BROKER_URL", "redis://localhost")
 
-LIMITS = {"plan": "1/h", "mail": "1/h burst 10", "all": "1000/s burst 10"}
+
+def look_up(user: str) -> Any:
+    """The limit of a user, by a table that people change."""
+    note("lookups", user)
+    limit = read_plan("limits", user)
+    if limit == "raise":
+        raise LookupError("no such plan")
+    if limit == "slow":
+        time.sleep(5)
+        return "1000/s"
+    return int(limit) if limit == "5" else limit
+
+
+LIMITS: Any = {"plan": "1/h", "mail": "1/h burst 10", "all": "1000/s burst 10", "user": "1/h"}
+CODE: Any = {**LIMITS, "user": LimitByKey("1/h", look_up, refresh=1)}
 
 
 def note(what: str, text: Any = "") -> None:
@@ -36,6 +50,10 @@ def by_plan(user: str) -> Any:
 
 
 def planned(self: Any, user: str, number: int = 0) -> None:
+    note("runs", user)
+
+
+def inner_user(user: str) -> None:
     note("runs", user)
 
 
@@ -65,13 +83,14 @@ def send(to: Any, tenant: Any = None) -> str:
 def make_app(url: str, publish: str = "broker") -> Celery:
     app = Celery("computed", broker=url, backend=url, set_as_current=False)
     app.conf.update(broker_connection_retry_on_startup=True)
-    Throttle(app, LIMITS, url=url, publish=publish)
+    Throttle(app, CODE, url=url, publish=publish)
 
     def add(function: Any, name: str, **options: Any) -> None:
         decorate: Any = app.task(name=name, shared=False, **options)
         decorate(function)
 
     add(planned, "planned", throttle=by_plan, bind=True)
+    add(inner_user, "user", throttle="user:{user}")
     add(inner, "inner", throttle=by_plan)
     add(nothing, "wrong", throttle=go_wrong)
     costs: Any = {"mail": lambda to: to, "all": lambda to: 2}

@@ -14,13 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_throttle.algorithms.memory import MemoryLimits
-from celery_throttle.errors import CostError, UnknownLimitError
+from celery_throttle.errors import CostError, LimitError, UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter, apply_rules
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.operations.define import read_definitions
+from celery_throttle.operations.author import Author
+from celery_throttle.operations.define import put_looked_up, read_definitions
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
 from tests.protocol import SECOND, Make, Protocol, make_protocols
@@ -395,3 +397,72 @@ def test_a_call_that_waits_is_granted_nothing_before_the_end(
         starts.append(clock.now + to_us(decision.delay))
     assert starts[0] >= end
     assert all(later - one >= 99_999 for one, later in pairwise(starts))
+
+
+def look_up(limiter: Limiter, key: str, text: str | None, seconds: float = 5) -> None:
+    """Put in force what a function of the code returns for a key."""
+    limits = None if text is None else (Limit.parse(text),)
+    ref = LimitRef("api", key)
+    author = Author.of("ann", "looked up")
+    limiter.run_plan(put_looked_up(limiter.plans, ref, limits, to_us(seconds), author))
+
+
+def test_what_is_looked_up_for_a_key_is_of_the_code(limiter: Limiter, client: Any) -> None:
+    look_up(limiter, "gold", "20/s")
+    assert in_force(limiter, "api:gold", "api:other") == ["20/s", None]
+    assert origins(client)["api:gold"] == "c"
+    put_rules(limiter, api__gold="30/s")
+    look_up(limiter, "gold", "25/s")
+    assert in_force(limiter, "api:gold") == ["30/s"]
+    limiter["api", "gold"].define("40/s")
+    assert in_force(limiter, "api:gold") == ["40/s"]
+    limiter["api", "gold"].undefine()
+    put_rules(limiter)
+    assert in_force(limiter, "api:gold") == ["25/s"]
+    look_up(limiter, "gold", None)
+    assert in_force(limiter, "api:gold") == [None]
+    assert "api:gold" not in origins(client)
+
+
+def test_what_is_looked_up_ends(limiter: Limiter, client: Any, clock: ManualClock) -> None:
+    for number in range(15):
+        look_up(limiter, str(number), "1/s burst 3", seconds=5)
+    look_up(limiter, "long", "1/s burst 3", seconds=60)
+    assert limiter["api", "7"].peek().burst == 3
+    clock.advance(5)
+    assert limiter["api", "7"].peek().burst == 1
+    for _ in range(2):  # each removes some that have ended
+        look_up(limiter, "other", "1/s burst 3", seconds=60)
+    assert {*origins(client)} == {"api", "api:long", "api:other"}
+    assert limiter["api"].status().own_keys == 2
+    assert limiter["api", "long"].peek().burst == 3
+
+
+def test_what_is_looked_up_may_end_while_another_layer_is_in_force(
+    limiter: Limiter, client: Any, clock: ManualClock
+) -> None:
+    look_up(limiter, "gold", "1/s burst 3", seconds=5)
+    limiter["api", "gold"].define("1/s burst 7", lasts=8)
+    clock.advance(6)
+    assert limiter["api", "gold"].peek().burst == 7
+    clock.advance(3)
+    assert limiter["api", "gold"].peek().burst == 1
+    limiter["api", "gold"].define("1/s burst 7")
+    limiter["api", "gold"].undefine()
+    assert "api:gold" not in origins(client)
+
+
+def test_only_another_result_of_a_lookup_is_a_change(limiter: Limiter) -> None:
+    before = len(limiter.changes())
+    look_up(limiter, "gold", "20/s")
+    look_up(limiter, "gold", "20/s")
+    assert len(limiter.changes()) == before
+    look_up(limiter, "gold", "30/s")
+    change = limiter.changes()[0]
+    assert (change.old, change.new) == ("20/s", "30/s")
+    assert "ann" in str(change.author)
+
+
+def test_a_lookup_cannot_give_slots(limiter: Limiter) -> None:
+    with pytest.raises(LimitError, match="cannot become '3 at once'"):
+        look_up(limiter, "gold", "3 at once")

@@ -137,3 +137,73 @@ def test_who_sends_a_task_to_its_line_computes_its_limits(
     site.limiter["plan", "gold"].define("1000/s")
     wait_until(lambda: site.notes("runs") == ["ada"] * 3, "all run")
     assert site.notes("calls") == ["ada"] * 3
+
+
+def test_the_limit_of_a_key_is_looked_up_once_and_then_every_so_often(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    site.client.hset("limits", mapping={"ada": "1000/s burst 50", "bob": "2/h burst 2"})
+    begin()
+    user = computed.app.tasks["user"]
+    for name in ("ada", "bob", "eve") * 4:
+        user.delay(name)
+    expected = ["ada"] * 4 + ["bob"] * 2 + ["eve"]
+    wait_until(lambda: site.notes("runs") == expected, "each runs as its limit says")
+    assert set(site.notes("lookups")) == {"ada", "bob", "eve"}
+    status = site.limiter["user", "bob"].status()
+    assert status.clauses == ("2/h burst 2",)
+    assert status.origin is not None
+    assert status.origin.layer == "code"
+    assert "looked up by look_up" in str(status.origin.author)
+    assert site.limiter["user", "eve"].status().clauses == ("1/h",)
+
+    site.client.hset("limits", "bob", "1000/s burst 50")
+    wait_until(lambda: site.notes("runs").count("bob") == 4, "a change applies to waiting tasks")
+    site.client.hset("limits", "eve", "1000/s burst 50")
+    wait_until(lambda: site.notes("runs").count("eve") == 4, "also of keys that had none")
+    calls = site.notes("lookups").count("ada")
+    user.delay("ada")
+    wait_until(lambda: site.notes("runs").count("ada") == 5, "it runs")
+    wait_until(lambda: site.notes("lookups").count("ada") >= calls, "it is looked up")
+
+
+def test_a_lookup_that_fails_or_is_slow_concerns_only_its_tasks(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    site.client.hset("limits", mapping={"ada": "raise", "bob": "5", "eve": "slow", "jo": "5/s"})
+    worker = begin(concurrency=1)
+    user = computed.app.tasks["user"]
+    eve, ada, bob, jo = (user.delay(name) for name in ("eve", "ada", "bob", "jo"))
+    jo.get(timeout=30)
+    assert not eve.ready()
+    for result, text in (
+        (ada, "called for key 'ada', raised LookupError: 'no such plan'"),
+        (bob, "called for key 'bob', returned 5: limit 'user': 5 is not a limit"),
+    ):
+        with pytest.raises(LimitFunctionError, match=text):
+            result.get(timeout=30)
+    eve.get(timeout=30)
+    site.client.hset("limits", "jo", "raise")
+    wait_until(
+        lambda: user.delay("jo") and "The limit of user:jo stays as it is" in worker.log(),
+        "it is kept",
+    )
+    site.client.hset("limits", "ada", "5/s")
+    user.delay("ada").get(timeout=30)
+
+
+def test_who_sends_a_task_to_its_line_looks_its_key_up(
+    site: Site,
+    begin: Callable[..., Worker],
+    monkeypatch: pytest.MonkeyPatch,
+    redis_url: str,
+) -> None:
+    monkeypatch.setattr(computed, "STORE", redis_url)
+    site.client.hset("limits", "ada", "2/h burst 2")
+    sender: Any = computed.make_app(redis_url)
+    sender.throttle.fan_out(sender.tasks["user"].s("ada") for _ in range(5))
+    assert site.notes("lookups") == ["ada"]
+    begin()
+    wait_until(lambda: site.notes("runs") == ["ada"] * 2, "as many run as the key allows")
+    site.client.hset("limits", "ada", "3/h burst 3")
+    wait_until(lambda: site.notes("runs") == ["ada"] * 3, "a change applies to waiting tasks")

@@ -100,6 +100,7 @@ class EntryBuilder:
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
                 f"{shown(kwargs)}, so there is no line for it: send it by delay()"
             )
+        self._throttle.look_up_keys(requirement.refs)
         if kind.template is not None:
             queue, rank, expires = kind.template.destination
             packed = kind.template.pack(task_id, args, kwargs, content)

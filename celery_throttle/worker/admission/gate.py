@@ -34,6 +34,7 @@ from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import DecisionBatch, book_or_park
+from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.request_limits import (
     has_limits,
@@ -72,6 +73,7 @@ class Gate:
     pool: WorkerPool
     outcomes: FanOutOutcomes
     timers: Timers
+    lookups: KeyLookups
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
     #: Reports a start that did not pass the gate, by the name of the task.
@@ -126,6 +128,8 @@ class Gate:
             state.task_ready(request)
             return task.end()
         if claim is not None and status is Status.CLAIMED:
+            if self.lookups.by_name and claim.wait is not None:
+                self.lookups.note(claim.wait.ref)
             self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
             return task.move(Status.ADMITTED)
         if claim is not None and claim.is_surplus:
@@ -139,6 +143,9 @@ class Gate:
         if limits is None:
             return task.move(Status.ADMITTED)
         requirement = requirement_of(limits, request)
+        looks_up = self.lookups.by_name and not self.outage.is_on
+        if looks_up and self.lookups.must_wait(request, requirement):
+            return self.delayed.add(request, tuning.RETRY_SECONDS)
         if not self.pool.enter(request):
             return task.move(Status.QUEUED)
         if self.outage.is_on:

@@ -89,6 +89,14 @@ class DelayedTasks:
         status: Status = task.status
         return status
 
+    def end(self, request: Any) -> None:
+        """Bring a request to the gate now, if it is delayed."""
+        delay = self._delays.get(request)
+        if delay is not None:
+            if delay.timer is not None:
+                self.timers.cancel(delay.timer)
+            self._end(request)
+
     def readmit_all(self) -> None:
         """Bring all delayed requests to the gate, the oldest first, some in each round."""
         for request, (timer, _) in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:

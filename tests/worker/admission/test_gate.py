@@ -68,6 +68,7 @@ class Bench:
             ),
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
+            lookups=SimpleNamespace(by_name={}),  # type: ignore[arg-type]  # as far as it is used
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
                 add=self._put_off
             ),

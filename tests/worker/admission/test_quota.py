@@ -17,6 +17,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
 from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Block, Quota
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.demand import Demand
@@ -270,6 +271,7 @@ class Pool:
             pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
             timers=timers,
+            lookups=KeyLookups(bench.throttle, timers, NOWHERE),
             readmit=self.bring,
             report_ungated=lambda *_, **__: None,
             refresh_rules=lambda: False,

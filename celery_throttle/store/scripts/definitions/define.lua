@@ -4,19 +4,24 @@
 --           | 'set': set at run time
 --           | 'unset': what was set is removed; with the default of the code, if there is one. If neither it nor a
 --             weight was set, and the code has no default, what other code has registered is removed
+--           | 'lookup': given to a key by a function of the code; without numbers if the limits of the name apply. Keys
+--             of the name for which that has ended are removed, some at each call
 --           | 'windows': new windows for definitions in force whose calendars have run out
---       3   for how long (us) it is set; 0 for ever
+--       3   for how long (us) it is set, or given to a key; 0 for ever
 --       4   about: JSON, who does it and why
 --       5   epoch of the answer that the limits are in this shard, see `shard_map.lua`; 0 in the home shard
 --       then per name or key: its field and its definition, see `parse_definitions` in `lib/definitions.lua`
 -- Reply {1, {index, ...}, {index, shard, ...}}    of those that were in force and have changed; and of those that are in
 --                     another shard, for which nothing was done
---       {0, index}    'set' would give slots to this one, or take them away: nothing was done
+--       {0, index}    'set' or 'lookup' would give slots to this one, or take them away: nothing was done
 --
 -- The state of each given name or key is converted at once. Keys of a name that have no definition of their own may be
 -- many: their states are converted when they are read, by the times that the record holds.
 
 local mode, lasts, about, epoch = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+
+-- Keys whose definition has ended that one call removes at most.
+local ENDED_AT_ONCE = 10
 
 local function put_code(requirement, definition)
   if not definition then
@@ -50,6 +55,29 @@ local function unset(requirement, definition)
   return has_changed
 end
 
+local function remove_ended(name)
+  local own_keys = KEYS[7] .. name
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', own_keys, 1, format_integer(now), 'LIMIT', 0, ENDED_AT_ONCE)) do
+    redis.call('ZADD', own_keys, 0, key)
+    open_record(requirement_of(name .. ':' .. key))
+  end
+end
+
+-- The first lookup of a key is no change: nobody would find the others among those of thousands of keys.
+local function put_lookup(requirement, definition)
+  local old, was_known = definition_of(requirement), requirement.layers.code
+  requirement.layers.code = definition or nil
+  local has_changed = put_in_force(requirement)
+  if has_changed and was_known then
+    record_change('code', requirement.field, text_of(old), text_of(definition_of(requirement)), about)
+  end
+  if definition then
+    redis.call('ZADD', requirement.own_keys, format_integer(definition.ends), string.sub(requirement.field, #requirement.name + 2))
+  end
+  remove_ended(requirement.name)
+  return has_changed
+end
+
 -- Another definition may have been put in force since the windows were computed.
 local function put_windows(requirement, definition)
   local top = top_of(requirement.layers)
@@ -62,11 +90,11 @@ end
 work_without_memory()
 local requirements, definitions = parse_definitions(6, about, lasts > 0 and now + lasts or 0)
 for i, requirement in ipairs(requirements) do
-  if mode == 'set' and switches_kind(requirement, definitions[i]) then
+  if (mode == 'set' or mode == 'lookup') and switches_kind(requirement, definitions[i]) then
     return { 0, i }
   end
 end
-local change = { code = put_code, set = set, unset = unset, windows = put_windows }
+local change = { code = put_code, set = set, unset = unset, lookup = put_lookup, windows = put_windows }
 local changed, elsewhere = {}, {}
 for i, requirement in ipairs(requirements) do
   local shard = definitions[i] and other_shard(KEYS[8], requirement.name, epoch)

@@ -114,7 +114,10 @@ end
 
 -- Put the layers of a requirement in force. Returns whether other limits are in force; nil if there were none before.
 local function put_in_force(requirement)
-  local old, had_record = requirement.record, requirement.has_record
+  local old, had_record, code = requirement.record, requirement.has_record, requirement.layers.code
+  if code and code.ends > 0 and code.ends <= now then
+    requirement.layers.code = nil
+  end
   local top = top_of(requirement.layers)
   requirement.has_record = top ~= nil
   if not top then
@@ -144,12 +147,14 @@ local function open_record(requirement)
   local record, own = find_record(requirement)
   requirement.record, requirement.has_record = record, own and true or false
   requirement.layers = own and layers_in(own) or {}
-  local set = requirement.layers.set
-  if not set or set.ends == 0 or set.ends > now then
+  local top, layer = top_of(requirement.layers)
+  if not top or top.ends == 0 or top.ends > now then
     return false
   end
-  requirement.layers.set = nil
-  record_change('end', requirement.field, set.text, record and text_in(record) or '', set.about)
+  requirement.layers[layer] = nil
+  if layer == 'set' then
+    record_change('end', requirement.field, top.text, record and text_in(record) or '', top.about)
+  end
   put_in_force(requirement)
   return true
 end

@@ -9,13 +9,13 @@ local function follow(record, name_record)
     return record
   end
   local layers = layers_in(record)
-  local ended = layers.set
-  layers.set = nil
+  local ended, layer = top_of(layers)
+  layers[layer] = nil
   local below = top_of(layers)
   if below and below.identity == ended.identity then
-    return pack_record(layers, times_in(record))
+    return follow(pack_record(layers, times_in(record)), name_record)
   elseif below then
-    return pack_record(layers, ends, since)
+    return follow(pack_record(layers, ends, since), name_record)
   end
   name_record = name_record and name_record ~= record and follow(name_record, false)
   if not name_record then
