@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import redis
@@ -42,6 +43,21 @@ def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
 
     # A busy machine may need more than a second for the calls, but not each time.
     assert any(is_refused_without_limit() for _ in range(3))
+
+
+def test_instead_of(redis_url: str, tmp_path: Path) -> None:
+    env = services(redis_url) | {"GALAXY_DATABASE": str(tmp_path / "galaxy")}
+    text = run_python("-m", "examples.instead_of", "--tasks", "30", env=env)
+    rows = [re.split(r" *\| *", line)[1:-1] for line in text.splitlines()[2:]]
+    before, after = rows[::2], rows[1::2]
+    projects = ("courtlistener", "pass_culture", "galaxy", "posthog")
+    assert [row[0] for row in after] == [f"{project}, after" for project in projects]
+    assert {(messages, failed) for _, _, messages, failed, *_ in after} == {("1.0", "0")}
+    seconds = [float(row[4]) for row in after]
+    assert all(took >= (30 - 1) / 20 - 0.1 for took in seconds[:2])
+    assert seconds[2] >= (10 - 1) / 10 - 0.1
+    assert after[3][1] == "1: 3, 7: 6"
+    assert all(int(new[5]) < int(old[5]) for old, new in zip(before, after, strict=True))
 
 
 def test_bulk_fanout(redis_url: str, start_worker: StartWorker) -> None:
