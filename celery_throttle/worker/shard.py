@@ -116,7 +116,7 @@ class Shard:
             restore=self._restore,
             poll_interval=poll_interval,
         )
-        self._leases = WorkerLeases(self._call)
+        self.leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
         self._outcomes = FanOutOutcomes(store, keys, timers)
         self.is_registered = False
@@ -183,7 +183,6 @@ class Shard:
         other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self._status.begin()
-        self._leases.start()
 
     def begin_outage(self, error: StoreError) -> None:
         """Begin an outage: the server does not answer. Thread-safe."""
@@ -196,7 +195,7 @@ class Shard:
     def open(self, connection: BrokerConnection) -> None:
         """Begin to poll for tasks that wait in lines."""
         if connection.pool.drops_tasks:
-            self._leases.release_dropped()
+            self.leases.release_dropped()
         if self.membership.quarantined:
             self._quarantine.recall()
         self._poller.poll_in(0)
@@ -212,7 +211,6 @@ class Shard:
 
     def stop(self) -> None:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
-        self._leases.stop()
         self._call.report()
         self.membership.stop()
         if self._rules is not None:
@@ -285,7 +283,7 @@ class Shard:
             try:
                 self.learn(throttle.run_plan(plan(own)) or {})
             except OtherShardError as error:
-                if self.learn({error.limit: error.shard}):
+                if self.learn(error.assigned):
                     continue
             except ConfigurationError:
                 logger.exception("The limits of a shard are not registered")
@@ -304,7 +302,7 @@ class Shard:
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
         # the loop may be blocked while a task runs (solo).
-        self._leases.renew()
+        self.leases.renew()
         self._timers.call_soon(self._end_outage)
 
     def _end_outage(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.operations.plan import HomeCall, Plan, Sleep
+from celery_throttle.operations.plan import HomeCall, Plan, Sleep, StoreCall
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
@@ -114,16 +114,14 @@ def book_or_park(
 def run_together(
     throttle: LimiterCore, backoff: Backoff, plans: Sequence[Plan[T]]
 ) -> list[T | Exception]:
-    """Run several plans, each of their calls in one round trip; they must not sleep.
+    """Run several plans, each of their calls in one round trip to each server; they must not sleep.
 
-    Calls in the home shard are another round trip, to its own server. Returns the result or error
-    of each plan, in their order.
+    Returns the result or error of each plan, in their order.
     """
     results: dict[int, T | Exception] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
     while replies:
-        calls: dict[int, Call] = {}
-        home_calls: dict[int, Call] = {}
+        calls: dict[Store, dict[int, Call]] = {}
         for index, reply in replies.items():
             plan = plans[index]
             resume = plan.throw if isinstance(reply, StoreError) else plan.send
@@ -135,24 +133,28 @@ def run_together(
             except Exception as error:  # noqa: BLE001  # the others go on
                 results[index] = error
             else:
-                if isinstance(step, HomeCall):
-                    home_calls[index] = step.call
-                else:
-                    assert isinstance(step, Call)  # noqa: S101  # a gate has one shard
-                    calls[index] = step
+                store, call = _place_of(throttle, step)
+                calls.setdefault(store, {})[index] = call
         began = time.monotonic()
-        replies = _run_all(throttle.store, calls)
-        if home_calls:
-            replies |= _run_all(throttle.home_store, home_calls)
+        replies = {}
+        for store, some in calls.items():
+            replies |= _run_all(store, some)
         if replies:
             backoff.record_calls(began)
     return [results[index] for index in range(len(plans))]
 
 
+def _place_of(throttle: LimiterCore, step: Call | HomeCall | StoreCall) -> tuple[Store, Call]:
+    """Return the server of a step, and its call."""
+    if isinstance(step, Call):
+        return throttle.store, step
+    return (throttle.home_store if isinstance(step, HomeCall) else step.store), step.call
+
+
 def _run_all(store: Store, calls: Mapping[int, Call]) -> dict[int, Any]:
     """Run calls in one round trip; return the reply or error of each."""
     try:
-        made: Sequence[Any] = store.run_all(list(calls.values())) if calls else ()
+        made: Sequence[Any] = store.run_all(list(calls.values()))
     except StoreError as error:
         made = [error] * len(calls)
     return dict(zip(calls, made, strict=True))

@@ -311,7 +311,7 @@ class Gate:
         """
         try:
             if isinstance(error, OtherShardError):
-                is_new = self.learn({error.limit: error.shard})
+                is_new = self.learn(error.assigned)
                 if not self._has_shard(request) or is_new:
                     return self._delay(request, 0.0)
             elif isinstance(error, ThrottleError) and not isinstance(error, StoreError):
