@@ -260,8 +260,9 @@ class Shard:
         self._put_in_force(self._assign)
 
     def _assign(self, limits: Mapping[str, Limits]) -> Plan[None]:
-        if limits:
-            yield from self.throttle.plans.assigned_epoch(limits)
+        fence = self.throttle.plans.fence
+        if limits and fence is not None:
+            yield from fence.repeat(self.throttle.plans, limits)
 
     def _restore(self) -> None:
         """Put the limits in force of which the server has lost some."""

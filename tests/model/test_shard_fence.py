@@ -33,7 +33,7 @@ REF = LimitRef(NAME, None)
 #: What must be seen, or its laws are not tested.
 RARE = {
     *("register_missing", "define", "refused", "refused on the way", "old answer"),
-    *("moved", "is there", "crashed", "resumed move"),
+    *("moved", "is there", "crashed", "resumed move", "lost", "gave up"),
 }
 
 _processes = st.sampled_from(PROCESSES)
@@ -71,6 +71,9 @@ class Fence(RuleBasedStateMachine):
         self.move: Any = None
         self.move_call: Any = None
         self.moves = 0
+        #: Whether the home shard has lost its data, and the heartbeats that are under way.
+        self.is_lost = False
+        self.repeats: dict[str, tuple[Any, Any]] = {}
 
     @rule(process=_processes, operation=st.sampled_from(["register", "define"]))
     def advance(self, process: int, operation: str) -> None:
@@ -110,6 +113,32 @@ class Fence(RuleBasedStateMachine):
             self.seen["crashed"] += process in self.plans
             self.plans.pop(process, None)
             self.shards[process] = SHARDS[process]
+
+    @rule(happens=_rarely)
+    def lose_home(self, *, happens: bool) -> None:
+        """The home shard loses its data. Calls of processes may be under way."""
+        if happens and not self.is_lost:
+            self.client.delete(HOME_KEYS.limits, HOME_KEYS.shards)
+            self.is_lost = True
+            self.seen["lost"] += 1
+
+    @rule(shard=st.sampled_from(SHARDS[1:]))
+    def advance_repeat(self, shard: str) -> None:
+        """Carry out the next call of the heartbeats of a shard."""
+        limiter = self.limiters[shard]
+        if shard not in self.repeats:
+            self.repeats[shard] = _calls(limiter, _repeat(limiter)), None
+        plan, reply = self.repeats.pop(shard)
+        try:
+            own, call = plan.send(reply)
+        except StopIteration:
+            return
+        if isinstance(call, HomeCall):
+            reply = own.home_store.run(call.call)
+        else:
+            self.seen["gave up"] += call.script.name == "leave"
+            reply = own.store.run(call)
+        self.repeats[shard] = plan, reply
 
     @rule(to=_shards)
     def advance_move(self, to: str) -> None:
@@ -156,10 +185,19 @@ class Fence(RuleBasedStateMachine):
     def one_shard_has_the_limit(self) -> None:
         hashes = [keys_of(name).limits for name in SHARDS]
         found = self.client.eval(_COUNT_DEFINED, len(hashes), *hashes, NAME)
-        assert found <= 1
+        assert found <= (2 if self.is_lost else 1)
 
     def teardown(self) -> None:
-        """All processes find the limit in the same shard, once no move is under way."""
+        """All processes find the limit in the same shard, once no move is under way.
+
+        After a loss, once all heartbeats have repeated where the limit is.
+        """
+        self.repeats.clear()
+        self.plans.clear()
+        for limiter in [self.limiters[name] for name in SHARDS[1:]] * 2:
+            limiter.run_plan(_repeat(limiter))
+        self.is_lost = False
+        self.one_shard_has_the_limit()
         self._begin_move(HOME)
         while self.move is not None:
             self.advance_move(HOME)
@@ -174,6 +212,12 @@ class Fence(RuleBasedStateMachine):
                 pytest.fail(f"process {process} does not find the limit: {self.shards}")
         assert len(set(self.shards.values())) == 1
         self.one_shard_has_the_limit()
+
+
+def _repeat(limiter: Limiter) -> Plan[None]:
+    fence = limiter.plans.fence
+    assert fence is not None
+    return fence.repeat(limiter.plans, [NAME])
 
 
 def _calls(limiter: Limiter, plan: Plan[Any]) -> Any:
