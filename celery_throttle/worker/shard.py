@@ -255,11 +255,11 @@ class Shard:
             self.is_registered = True  # until another shard learns that a limit is here
             self.is_registered &= self._put_in_force(self.throttle.plans.register)
 
-    def assign(self) -> None:
+    def repeat(self) -> None:
         """Repeat to the home shard that the limits are in this shard, as it may have lost that."""
-        self._put_in_force(self._assign)
+        self._put_in_force(self._repeat)
 
-    def _assign(self, limits: Mapping[str, Limits]) -> Plan[None]:
+    def _repeat(self, limits: Mapping[str, Limits]) -> Plan[None]:
         fence = self.throttle.plans.fence
         if limits and fence is not None:
             yield from fence.repeat(self.throttle.plans, limits)
