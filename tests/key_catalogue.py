@@ -101,10 +101,10 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         KeyKind(
             _KEYS.shards,
             "hash",
-            "limits that are in other shards, each with its shard and an epoch",
+            "limits that are in other shards, or in this one of several, each with an epoch",
             Expiry.NEVER,
             "",
-            "assign, leave",
+            "apply_rules, assign, define, leave",
         ),
         *_kinds(
             Expiry.ALWAYS,

@@ -41,7 +41,7 @@ def shard_limiter(
     limiter = Limiter(url, limits, prefix=keys.prefix)
     if name != HOME:
         fence = ShardFence(HOME_KEYS, identity or ShardIdentity(name))
-        limiter.backend = make_backend(url, limiter.limits, keys, timeout=30, assign=fence.assign)
+        limiter.backend = make_backend(url, limiter.limits, keys, timeout=30, fence=fence)
         limiter.home_store = Store(home_url or url, timeout=30)
     return limiter
 
@@ -68,7 +68,7 @@ def _part(home: AppLimits, entry: ShardEntry, shard: Shard) -> AppLimits:
     part = AppLimits(home.app, given)
     fence = ShardFence(home.keys, ShardIdentity.of(entry))
     part.backend = make_backend(
-        url, settings.limits, part.keys, timeout=settings.timeout, assign=fence.assign
+        url, settings.limits, part.keys, timeout=settings.timeout, fence=fence
     )
     part.home_store = home.store
     if entry.url is None:

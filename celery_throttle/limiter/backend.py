@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from celery_throttle.limits.duration import Duration
@@ -14,7 +14,7 @@ from celery_throttle.operations import acquire, rules
 from celery_throttle.operations import define as definition_plans
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
-from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.operations.plan import Clock, Fence, Plan
 from celery_throttle.store.client import Serverless, Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
@@ -88,12 +88,12 @@ def make_backend(
     timeout: float,
     clock: Clock | None = None,
     restore: Callable[[], Plan[None]] | None = None,
-    assign: Callable[[Iterable[str]], Plan[int]] | None = None,
+    fence: Fence | None = None,
     store: Store | None = None,
 ) -> Backend:
     """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
 
-    ``restore``, ``assign``: see :class:`~celery_throttle.operations.plan.PlanContext`. ``store``:
+    ``restore``, ``fence``: see :class:`~celery_throttle.operations.plan.PlanContext`. ``store``:
     that of the same server, whose connections are used.
 
     Raises:
@@ -102,7 +102,7 @@ def make_backend(
     store = store or Store(url, timeout=timeout, prefix=keys.prefix)
     if is_memory_url(url):
         return _without_server(store, MemoryPlans.of(limits, keys, clock))
-    plans = Plans(limits, keys, clock, restore, assign)
+    plans = Plans(limits, keys, clock, restore, fence)
     return Backend(store, plans, Observer(limits, keys, clock, plans.check_known))
 
 

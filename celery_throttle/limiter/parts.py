@@ -178,12 +178,12 @@ class MakePart:
         part.limits = LimitsOfShard(parts, shard, self.limits)
         part.keys = Keys(shard_prefix(self.prefix, shard))
         part.clock = self.clock
-        url, store, assign = self.url, None, None
+        url, store, fence = self.url, None, None
         if shard != HOME_SHARD:
             entry = parts.shard_map.entries[shard.name]
             url, part.home_store = entry.url or url, parts.home.store
             if not is_memory_url(url):
-                assign = ShardFence(parts.home.keys, ShardIdentity.of(entry)).assign
+                fence = ShardFence(parts.home.keys, ShardIdentity.of(entry))
             first = HOME_SHARD if entry.url is None else entry.shards[0]
             if shard != first and not is_cluster_url(url):  # one server has the keys of all
                 store = parts[first].store
@@ -191,7 +191,7 @@ class MakePart:
             *(url, part.limits, part.keys),
             timeout=self.timeout,
             clock=self.clock,
-            assign=assign,
+            fence=fence,
             store=store,
         )
         return part

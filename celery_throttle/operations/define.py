@@ -31,7 +31,7 @@ from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
 from celery_throttle.operations.replies import ReplyStatus, unknown_limit_error
 from celery_throttle.store import definitions
-from celery_throttle.store.script import Call, script
+from celery_throttle.store.script import Argument, Call, script
 
 #: The status of a reply about a limit that the server does not know, in both reply formats.
 _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
@@ -219,18 +219,29 @@ def put_definitions(
     """Run ``define.lua``."""
     if not refs:
         return Put((), {})
-    epoch = yield from context.assigned_epoch(dict.fromkeys(ref.name for ref in refs))
+    names = dict.fromkeys(ref.name for ref in refs)
+    epoch = yield from context.assigned_epoch(names)
     if now is None:
         # It need not be the server's: scripts reply if they need windows of another time.
         now = context.local_time()
     keys = context.keys
-    args = [context.now(), mode, lasts_us, (author or Author.of()).pack(), epoch]
+    args: list[Argument] = []
     for ref, own in zip(refs, limits, strict=True):
         definition = definitions.NO_DEFINITION
         if own is not None:
             definition = definitions.pack(own, now, keys.key_cap(ref.name))
         args += (keys.field(ref), *definition)
-    done, *found = yield Call(script("define"), keys.definition_change, args)
+    head = [context.now(), mode, lasts_us, (author or Author.of()).pack()]
+    reply = yield Call(script("define"), keys.definition_change, [*head, epoch, *args])
+    if reply[0] and reply[2] and context.fence is not None:
+        # The home shard may have lost its map, and count its epochs anew.
+        asked = [arg for name in names for arg in ("HGET", 1, name)]
+        read = Call(script("read"), [keys.shards] * len(names), [context.now(), *asked])
+        _, *entries = yield read
+        least = max(int(entry.split()[0]) for entry in entries if entry)
+        epoch = yield from context.fence.assign(names, least)
+        reply = yield Call(script("define"), keys.definition_change, [*head, epoch, *args])
+    done, *found = reply
     if not done:
         refused = found[0] - 1
         raise slots_error(refs[refused].name, limits[refused])

@@ -76,6 +76,16 @@ class Clock(Protocol):
         """
 
 
+class Fence(Protocol):
+    """What a context uses of :class:`celery_throttle.operations.shards.ShardFence`."""
+
+    def assign(self, names: Iterable[str], least: int = 0) -> Plan[int]:
+        """Assign limits to the shard if they are nowhere."""
+
+    def repeat(self, context: PlanContext, names: Iterable[str]) -> Plan[None]:
+        """Repeat that limits are in the shard."""
+
+
 class ReadContext(Protocol):
     """The part of a :class:`PlanContext` that plans use which only read."""
 
@@ -93,15 +103,15 @@ class PlanContext:
 
     ``limits`` are those of the code; they are registered if the server does not know them. A
     ``clock`` replaces the server's. ``restore`` makes the plan that runs before that: it puts the
-    rules file in force. In any shard but the home shard, ``assign`` makes the plan that runs before
-    limits are defined, see :mod:`celery_throttle.operations.shards`.
+    rules file in force. In any shard but the home shard, ``fence`` makes the plan that runs before
+    limits are defined.
     """
 
     limits: Mapping[str, Limits]
     keys: Keys
     clock: Clock | None = None
     restore: Callable[[], Plan[None]] | None = None
-    assign: Callable[[Iterable[str]], Plan[int]] | None = None
+    fence: Fence | None = None
 
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""
@@ -110,9 +120,9 @@ class PlanContext:
     def assigned_epoch(self, names: Iterable[str]) -> Plan[int]:
         """Let the home shard assign limits to this shard; return the epoch of its answer.
 
-        In the home shard that is 0, and no call is made. Raises as the plan of ``assign``.
+        In the home shard that is 0, and no call is made. Raises as the plan of ``fence``.
         """
-        return 0 if self.assign is None else (yield from self.assign(names))
+        return 0 if self.fence is None else (yield from self.fence.assign(names))
 
     def local_time(self) -> int:
         """Return the time in microseconds by the clock, or else by this machine's."""

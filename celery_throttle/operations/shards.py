@@ -12,16 +12,26 @@ definition of its limits, and a limit is defined in one shard only:
   from which on no answer names the shard that it leaves; :func:`leave` there, which removes the
   definition, and refuses every later one with an older answer; :func:`end_move` in the home shard.
   So no two shards have the limit at any time.
+
+If the home shard loses its data, the map is lost. Until it is made anew, a process that proposes
+another shard for a limit, or none, is granted the limit there as well: by its rate and burst, once
+more. Each shard stores of its limits the epoch of the last answer. Workers repeat that with their
+heartbeats, by :meth:`ShardFence.repeat`, so this lasts for ten seconds at most while a worker of
+the shard lives. The latest answer counts, and the other definition is given up: its tasks go where
+the limit is. Marks of limits that have left a shard may have a later epoch than the new map, so a
+process that is refused by one tells the home shard of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
 from celery_throttle.limits.shards import HOME, ShardEntry, check_here
+from celery_throttle.operations.define import make_due
 from celery_throttle.operations.plan import HomeCall, Plan, PlanContext
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
@@ -67,8 +77,10 @@ class ShardFence:
     home: Keys
     identity: ShardIdentity
 
-    def assign(self, names: Iterable[str]) -> Plan[int]:
+    def assign(self, names: Iterable[str], least: int = 0) -> Plan[int]:
         """Assign limits to the shard if they are nowhere; return the epoch of the answer.
+
+        ``least``: an epoch that the shard knows; that of the answer is no less.
 
         Raises:
             OtherShardError: a limit is in another shard.
@@ -77,8 +89,9 @@ class ShardFence:
                 outage of this shard, so it is no StoreUnavailableError.
         """
         asked = [*names]
+        call = _assign_call(self.home, "assign", self.identity, asked, least)
         try:
-            reply = yield HomeCall(_assign_call(self.home, "assign", self.identity, asked))
+            reply = yield HomeCall(call)
         except StoreUnavailableError as error:
             raise StoreError(
                 f"limits of shard {self.identity.name!r} are not registered, and the home shard, "
@@ -91,6 +104,47 @@ class ShardFence:
             _check_no_move(name, location)
         check_here({name: one for name, one in found.items() if one != self.identity.name})
         return int(epoch)
+
+    def repeat(self, context: PlanContext, names: Iterable[str]) -> Plan[None]:
+        """Repeat to the home shard that limits are in this shard, those that are.
+
+        If the home shard has lost its map, it learns them again, and gives up a definition of its
+        own. A limit of which it has a later answer is given up here.
+
+        Raises as :meth:`assign`, except for OtherShardError.
+        """
+        keys, asked = context.keys, [*names]
+        pairs = [pair for name in asked for pair in ((keys.shards, name), (keys.limits, name))]
+        args = [arg for _, name in pairs for arg in ("HGET", 1, name)]
+        _, *found = yield Call(script("read"), [key for key, _ in pairs], [context.now(), *args])
+        since: list[Argument] = []
+        for name, entry, record in zip(asked, found[::2], found[1::2], strict=True):
+            if record is not None and entry is not None and entry.endswith(b" @"):
+                since += (name, int(entry[:-2]))
+        if not since:
+            return
+        least = 1 + max(int(epoch) for epoch in since[1::2])  # later than these
+        call = _assign_call(self.home, "repeat", self.identity, since, least)
+        epoch, identity, *locations = yield HomeCall(call)
+        _check_identity(self.identity, identity.decode())
+        for here, location in zip(since[::2], locations, strict=True):
+            yield from self._give_up(context, str(here), location.decode(), int(epoch))
+
+    def _give_up(self, context: PlanContext, name: str, location: str, epoch: int) -> Plan[None]:
+        """Give up one of two definitions: that of the home shard, or the one here."""
+        shard = location.removeprefix("@")
+        if " " in shard:  # it is being moved
+            return
+        if location.startswith("@"):
+            yield HomeCall(_leave_call(self.home, name, epoch, shard, has_gone=True))
+            due = make_due(PlanContext({}, self.home, context.clock), name)
+            reply = None
+            with suppress(StopIteration):
+                while True:
+                    reply = yield HomeCall(due.send(reply))  # type: ignore[arg-type]  # a call
+        if shard != self.identity.name:
+            yield _leave_call(context.keys, name, epoch, shard, has_gone=True)
+            yield from make_due(context, name)
 
 
 def locate(home: Keys, name: str) -> Plan[str | None]:
@@ -105,7 +159,7 @@ def locate(home: Keys, name: str) -> Plan[str | None]:
         return HOME if at_home else None
     _, _, location = entry.decode().partition(" ")
     _check_no_move(name, location)
-    return str(location)
+    return HOME if location == "@" else str(location)
 
 
 class Move(NamedTuple):
@@ -144,9 +198,7 @@ def leave(context: PlanContext, name: str, move: Move, to: ShardIdentity) -> Pla
 
     Definitions and weights that were set at run time are removed as well.
     """
-    keys = context.keys
-    names = [*keys.definition_change, keys.waiting_list_index(name)]
-    return bool((yield Call(script("leave"), names, [context.now(), name, move.epoch, to.name])))
+    return bool((yield _leave_call(context.keys, name, move.epoch, to.name)))
 
 
 def end_move(home: Keys, name: str, to: ShardIdentity) -> Plan[None]:
@@ -154,10 +206,16 @@ def end_move(home: Keys, name: str, to: ShardIdentity) -> Plan[None]:
     yield _assign_call(home, "arrive", to, [name])
 
 
-def _assign_call(home: Keys, step: str, shard: ShardIdentity, names: Sequence[str]) -> Call:
-    return Call(
-        script("assign"), [home.limits, home.shards], ["", step, shard.name, shard.pack(), *names]
-    )
+def _leave_call(keys: Keys, name: str, epoch: int, shard: str, *, has_gone: bool = False) -> Call:
+    names = [*keys.definition_change, keys.waiting_list_index(name)]
+    return Call(script("leave"), names, ["", name, epoch, shard, int(has_gone)])
+
+
+def _assign_call(
+    home: Keys, step: str, shard: ShardIdentity, limits: Sequence[Argument], least: int = 0
+) -> Call:
+    args = ["", step, shard.name, shard.pack(), least, *limits]
+    return Call(script("assign"), [home.limits, home.shards], args)
 
 
 def _check_identity(own: ShardIdentity, stored: str) -> None:

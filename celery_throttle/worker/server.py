@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from celery_throttle.errors import StoreError
 from celery_throttle.store.client import Store
+from celery_throttle.worker.claims.call import LeaseThread
 from celery_throttle.worker.claims.wakeup import WakeupListener
 from celery_throttle.worker.health.membership import Heartbeats
 from celery_throttle.worker.shard import Shard
@@ -22,6 +23,7 @@ class Server:
 
     def __init__(self, store: Store, shards: Sequence[Shard], worker: str) -> None:
         self._shards = shards
+        self._leases = LeaseThread([shard.leases for shard in shards])
         self._heartbeats = Heartbeats([shard.membership for shard in shards])
         self._wakeups = WakeupListener(
             store, {shard.throttle.keys.wakeup_channel(worker): shard.wake_up for shard in shards}
@@ -30,11 +32,13 @@ class Server:
 
     def start(self) -> None:
         """Start the threads, if they do not run. Not earlier: the pool forks before."""
+        self._leases.start()
         self._heartbeats.start()
         self._wakeups.start()
 
     def stop(self) -> None:
-        """End the threads, within a second."""
+        """End the threads, within a second; that for leases when no task runs any more."""
+        self._leases.stop()
         self._heartbeats.stop()
         self._wakeups.close()
 

@@ -117,7 +117,7 @@ class Shard:
             restore=self._restore,
             poll_interval=poll_interval,
         )
-        self._leases = WorkerLeases(self._call)
+        self.leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
         self._outcomes = FanOutOutcomes(store, keys, timers)
         self.is_registered = False
@@ -185,7 +185,6 @@ class Shard:
         other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self._status.begin()
-        self._leases.start()
 
     def begin_outage(self, error: StoreError) -> None:
         """Begin an outage: the server does not answer. Thread-safe."""
@@ -198,7 +197,7 @@ class Shard:
     def open(self, connection: BrokerConnection) -> None:
         """Begin to poll for tasks that wait in lines."""
         if connection.pool.drops_tasks:
-            self._leases.release_dropped()
+            self.leases.release_dropped()
         if self.membership.quarantined:
             self._quarantine.recall()
         self._poller.poll_in(0)
@@ -214,7 +213,6 @@ class Shard:
 
     def stop(self) -> None:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
-        self._leases.stop()
         self._call.report()
         self.membership.stop()
         if self._rules is not None:
@@ -259,13 +257,14 @@ class Shard:
             self.is_registered = True  # until another shard learns that a limit is here
             self.is_registered &= self._put_in_force(self.throttle.plans.register)
 
-    def assign(self) -> None:
+    def repeat(self) -> None:
         """Repeat to the home shard that the limits are in this shard, as it may have lost that."""
-        self._put_in_force(self._assign)
+        self._put_in_force(self._repeat)
 
-    def _assign(self, limits: Mapping[str, Limits]) -> Plan[None]:
-        if limits:
-            yield from self.throttle.plans.assigned_epoch(limits)
+    def _repeat(self, limits: Mapping[str, Limits]) -> Plan[None]:
+        fence = self.throttle.plans.fence
+        if limits and fence is not None:
+            yield from fence.repeat(self.throttle.plans, limits)
 
     def _restore(self) -> None:
         """Put the limits in force of which the server has lost some."""
@@ -305,7 +304,7 @@ class Shard:
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
         # the loop may be blocked while a task runs (solo).
-        self._leases.renew()
+        self.leases.renew()
         self._timers.call_soon(self._end_outage)
 
     def _end_outage(self) -> None:

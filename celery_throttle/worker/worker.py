@@ -61,8 +61,8 @@ class ThrottleWorker:
         self._split_limits = SplitLimits(consumer, self._home.membership)
         self._home.on_heartbeat = self._split_limits.after_heartbeat
         for name, shard in self._shards.items():
-            if name != HOME and name.partition("/")[2] in ("", "0"):  # one of its entry
-                shard.on_heartbeat = shard.assign
+            if name != HOME:  # each has marks of its own, also those that divide one limit
+                shard.on_heartbeat = shard.repeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, self._throttle)
         defer_receipts(consumer, limited)

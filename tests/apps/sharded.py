@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import redis
@@ -44,6 +45,7 @@ def record(name: str, value: str) -> None:
 
 @app.task(throttle="mail")
 def mail(number: int) -> None:
+    record("mail:times", str(time.time()))
     record("mail", str(number))
 
 

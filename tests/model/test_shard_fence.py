@@ -7,7 +7,7 @@ process finds it in the same shard.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -33,11 +33,12 @@ REF = LimitRef(NAME, None)
 #: What must be seen, or its laws are not tested.
 RARE = {
     *("register_missing", "define", "refused", "refused on the way", "old answer"),
-    *("moved", "is there", "crashed", "resumed move"),
+    *("moved", "is there", "crashed", "resumed move", "lost", "two at the end", "gave up"),
 }
 
 _processes = st.sampled_from(PROCESSES)
 _shards = st.sampled_from(SHARDS)
+_calls_made = st.integers(1, 6)
 _rarely = st.sampled_from([False] * 5 + [True])
 
 _OPERATIONS: dict[str, Callable[[Any], Plan[None]]] = {
@@ -71,10 +72,17 @@ class Fence(RuleBasedStateMachine):
         self.move: Any = None
         self.move_call: Any = None
         self.moves = 0
+        #: Whether the home shard has lost its data, and the heartbeats that are under way.
+        self.is_lost = False
+        self.repeats: dict[str, tuple[Any, Any]] = {}
 
-    @rule(process=_processes, operation=st.sampled_from(["register", "define"]))
-    def advance(self, process: int, operation: str) -> None:
-        """Carry out the next call of a process; if it makes none, begin an operation."""
+    @rule(process=_processes, operation=st.sampled_from(["register", "define"]), calls=_calls_made)
+    def advance(self, process: int, operation: str, calls: int) -> None:
+        """Carry out the next calls of a process; if it makes none, begin an operation."""
+        for _ in range(calls):
+            self._advance(process, operation)
+
+    def _advance(self, process: int, operation: str) -> None:
         if process not in self.plans:
             limiter = self.limiters[self.shards[process]]
             self.plans[process] = _OPERATIONS[operation](limiter.plans), limiter, None
@@ -111,9 +119,45 @@ class Fence(RuleBasedStateMachine):
             self.plans.pop(process, None)
             self.shards[process] = SHARDS[process]
 
-    @rule(to=_shards)
-    def advance_move(self, to: str) -> None:
+    @rule(happens=st.booleans(), restart=st.booleans())
+    def lose_home(self, *, happens: bool, restart: bool) -> None:
+        """The home shard loses its data. Calls of processes may be under way, or they restart."""
+        if happens and not self.is_lost and self._count_defined(SHARDS[1:]):
+            self.client.delete(HOME_KEYS.limits, HOME_KEYS.shards)
+            self.is_lost = True
+            self.seen["lost"] += 1
+            if restart:
+                self.plans.clear()
+                self.shards = dict(zip(PROCESSES, SHARDS, strict=True))
+
+    @rule(shard=st.sampled_from(SHARDS[1:]), calls=_calls_made)
+    def advance_repeat(self, shard: str, calls: int) -> None:
+        """Carry out the next calls of the heartbeats of a shard."""
+        for _ in range(calls):
+            self._advance_repeat(shard)
+
+    def _advance_repeat(self, shard: str) -> None:
+        limiter = self.limiters[shard]
+        if shard not in self.repeats:
+            self.repeats[shard] = _calls(limiter, _repeat(limiter)), None
+        plan, reply = self.repeats.pop(shard)
+        try:
+            own, call = plan.send(reply)
+        except StopIteration:
+            return
+        if isinstance(call, HomeCall):
+            reply = own.home_store.run(call.call)
+        else:
+            if call.script.name == "leave":
+                self.seen["gave up"] += 1
+            reply = own.store.run(call)
+        self.repeats[shard] = plan, reply
+
+    @rule(to=_shards, after_loss=_rarely)
+    def advance_move(self, to: str, *, after_loss: bool) -> None:
         """Carry out the next call of a move; begin one if there is none."""
+        if self.is_lost and not after_loss:
+            return  # moves also end that two shards have the limit
         if self.move is None:
             self._begin_move(to)
             return
@@ -154,15 +198,29 @@ class Fence(RuleBasedStateMachine):
 
     @invariant()
     def one_shard_has_the_limit(self) -> None:
-        hashes = [keys_of(name).limits for name in SHARDS]
-        found = self.client.eval(_COUNT_DEFINED, len(hashes), *hashes, NAME)
-        assert found <= 1
+        found = self._count_defined(SHARDS)
+        assert found <= (2 if self.is_lost else 1)
+
+    def _count_defined(self, names: Sequence[str]) -> int:
+        hashes = [keys_of(name).limits for name in names]
+        return int(self.client.eval(_COUNT_DEFINED, len(hashes), *hashes, NAME))
 
     def teardown(self) -> None:
-        """All processes find the limit in the same shard, once no move is under way."""
+        """All processes find the limit in the same shard, once no move is under way.
+
+        After a loss, once all heartbeats have repeated where the limit is.
+        """
+        self.repeats.clear()
+        self.plans.clear()
+        if self._count_defined(SHARDS) > 1:
+            self.seen["two at the end"] += 1
+        for limiter in [self.limiters[name] for name in SHARDS[1:]] * 2:
+            limiter.run_plan(_repeat(limiter))
+        self.is_lost = False
+        self.one_shard_has_the_limit()
         self._begin_move(HOME)
         while self.move is not None:
-            self.advance_move(HOME)
+            self.advance_move(HOME, after_loss=True)
         for process in PROCESSES:
             for _ in SHARDS:
                 try:
@@ -174,6 +232,12 @@ class Fence(RuleBasedStateMachine):
                 pytest.fail(f"process {process} does not find the limit: {self.shards}")
         assert len(set(self.shards.values())) == 1
         self.one_shard_has_the_limit()
+
+
+def _repeat(limiter: Limiter) -> Plan[None]:
+    fence = limiter.plans.fence
+    assert fence is not None
+    return fence.repeat(limiter.plans, [NAME])
 
 
 def _calls(limiter: Limiter, plan: Plan[Any]) -> Any:
@@ -203,7 +267,7 @@ def test_a_limit_is_in_one_shard_whatever_happens(redis_url: str) -> None:
         run_state_machine_as_test(
             make,  # type: ignore[arg-type]  # anything that makes one will do
             settings=settings(
-                max_examples=500 if WHOLE else 100,
+                max_examples=800 if WHOLE else 200,
                 stateful_step_count=60,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

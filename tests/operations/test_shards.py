@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.shards import OtherShardError
+from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.shards import (
     HOME_IDENTITY,
     ShardIdentity,
@@ -123,7 +125,7 @@ def test_a_shard_on_another_server(make: MakeLimiter, redis_url: str, own_server
         make("home")["mail"].acquire()
     with own_server.client() as client:
         assert client.exists(erp.keys.limits)
-        assert not client.exists(HOME_KEYS.shards, erp.keys.shards)
+        assert not client.exists(HOME_KEYS.shards)
     erp.store.close()
     erp.home_store.close()
 
@@ -173,8 +175,74 @@ def test_an_answer_from_before_a_move_defines_nothing(make: MakeLimiter) -> None
     move(home, mail, ERP)
     assert erp["mail"].acquire()
     call = plan.send(answer)
+    refused = mail.store.run(call)  # type: ignore[arg-type]  # a call
+    assert refused == [1, [], [1, b"erp"]]
     with pytest.raises(OtherShardError, match="in shard 'erp'"):
-        plan.send(mail.store.run(call))  # type: ignore[arg-type]  # a call
+        mail.run_plan(_continue(plan, refused))
+
+
+def _continue(plan: Plan[None], reply: object) -> Plan[None]:
+    """Continue a plan with the reply to its last step."""
+    step = plan.send(reply)
+    while True:
+        step = plan.send((yield step))
+
+
+def test_a_home_shard_that_has_lost_its_data_learns_the_map_again(
+    make: MakeLimiter, client: redis.Redis
+) -> None:
+    home, mail, erp = make("home"), make("mail"), make("erp")
+    mail["mail"].acquire()
+    client.delete(HOME_KEYS.limits, HOME_KEYS.shards)
+    assert home["mail"].try_acquire()  # by a process without settings of shards
+    repeat(mail, "mail", "api")
+    for limiter in (home, erp):
+        with pytest.raises(OtherShardError, match="'mail' is in shard 'mail'"):
+            limiter["mail"].acquire()
+    assert mail["mail"].try_acquire().remaining == 1
+    assert home["api"].try_acquire()  # it was not in the shard
+
+
+def test_the_latest_of_two_shards_keeps_a_limit(make: MakeLimiter, client: redis.Redis) -> None:
+    home, mail, erp = make("home"), make("mail"), make("erp")
+    erp["mail"].acquire()
+    move(home, erp, MAIL)
+    mail["mail"].acquire()
+    client.delete(HOME_KEYS.limits, HOME_KEYS.shards)
+    assert erp["mail"].try_acquire()  # its mark is later than the new map
+    for limiter in (erp, mail, erp):
+        repeat(limiter, "mail")
+    with pytest.raises(OtherShardError, match="'mail' is in shard 'mail'"):
+        erp["mail"].acquire()
+    assert mail["mail"].try_acquire().remaining == 1
+    definitions = [client.hexists(keys_of(name).limits, "mail") for name in ("mail", "erp")]
+    assert definitions == [True, False]
+
+
+def test_tasks_that_wait_at_a_limit_that_is_given_up_are_handed_to_workers(
+    lines: Protocol,
+) -> None:
+    home = lines.limiter
+    lines.client.delete(lines.keys.limits)
+    mail = shard_limiter(lines.url, "mail", {"api": "1/h burst 1000"})
+    mail["api"].acquire()
+    lines.client.delete(lines.keys.shards)
+    home["api"].acquire(1000)
+    lines.park("1", ["api"])
+    repeat(mail, "api")
+    with pytest.raises(OtherShardError):
+        home["api"].acquire()
+    lines.now = time.time_ns() // 1000  # as the heartbeat has it
+    assert [task.id for task in lines.claim()] == ["1"]
+    mail.store.close()
+    mail.home_store.close()
+
+
+def repeat(limiter: Limiter, *names: str) -> None:
+    """Repeat where limits are, as heartbeats do."""
+    fence = limiter.plans.fence
+    assert fence is not None
+    limiter.run_plan(fence.repeat(limiter.plans, names))
 
 
 def test_a_shard_keeps_a_limit_at_which_tasks_wait(lines: Protocol) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -64,6 +66,10 @@ class Bench:
     def records(self, name: str) -> list[str]:
         return sorted(row.decode() for row in self._broker.lrange(f"sharded:{name}", 0, -1))
 
+    def times(self, task: str) -> list[float]:
+        """Return when the tasks started, in seconds."""
+        return [float(time) for time in self._broker.lrange(f"sharded:{task}:times", 0, -1)]
+
     def has_run(self, task: str, count: int) -> None:
         wait_until(lambda: len(self.records(task)) >= count, f"{count} starts of {task}")
 
@@ -93,7 +99,7 @@ class Bench:
 
     def close(self) -> None:
         names = ("mail", "erp", "both", "tenant", "plain", "modes")
-        self._broker.delete(*(f"sharded:{name}" for name in names))
+        self._broker.delete(*(f"sharded:{name}" for name in names), "sharded:mail:times")
         self._broker.close()
         self._celery.close()
 
@@ -259,3 +265,38 @@ def test_a_limit_divided_by_key(bench: Bench) -> None:
             "the others in their lines",
         )
     assert bench.records("tenant") == [str(number) for number in range(TASKS)]
+
+
+def test_a_killed_server_costs_the_other_shards_nothing(bench: Bench) -> None:
+    """The rate is at least 0.98 of that before."""
+    rate, tasks = 40, 240
+    bench.start(bench.erp_shard, {**LIMITS, "mail": f"{rate}/s burst 1 outage closed"})
+    bench.send("mail", range(tasks))
+    bench.send("erp", range(TASKS))
+    bench.has_run("mail", tasks // 2)
+    bench.servers["erp"].stop()
+    bench.send("erp", range(TASKS))
+    bench.send("plain", range(TASKS))
+    bench.has_run("plain", TASKS)
+    bench.has_run("mail", tasks)
+    times = sorted(bench.times("mail"))
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    before, after = gaps[: tasks // 2], gaps[tasks // 2 :]
+    assert median(before) >= 0.98 * median(after)
+    assert bench.modes() == {"mail": "normal", "erp": "outage"}
+    bench.servers["erp"].start()
+
+
+def test_two_settings_in_a_rolling_deployment_grant_a_limit_once(bench: Bench) -> None:
+    """Both workers use the shard that the first of them has proposed."""
+    limits = {**LIMITS, "mail": "12/h burst 12"}
+    bench.start({}, limits)
+    bench.send("mail", range(6))
+    bench.has_run("mail", 6)
+    bench.start({"erp": {"limits": ["mail", "erp"], "url": bench.servers["erp"].url}}, limits)
+    bench.send("mail", range(6, 36))
+    wait_until(lambda: bench.waiting("mail") == 24, "the rest in its line")
+    bench.has_run("mail", 12)
+    assert len(bench.records("mail")) == 12
+    with bench.servers["erp"].client() as client:
+        assert not client.hexists(keys_of("erp").limits, "mail")

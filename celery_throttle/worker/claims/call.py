@@ -213,30 +213,18 @@ class ClaimCall:
 
 
 class WorkerLeases:
-    """Renews the leases of a worker's claims and slots every third of their length, in a thread.
+    """Renews the leases of a worker's claims and slots in one shard.
 
-    The loop of the worker may be blocked: while a task runs in its thread (solo), while the
-    connection to the broker is lost, and while the worker shuts down but tasks still run. The
-    thread also reports, within two seconds, that such a task has started: it would run again if
-    this worker died.
+    A :class:`LeaseThread` does that every third of their length.
     """
 
     def __init__(self, call: ClaimCall) -> None:
         self._call = call
-        self._thread: threading.Thread | None = None
-        self._renewed_at = 0.0
-        self._is_stopping = False
+        self._renewed_at = time.monotonic()
+        self.interval = call.lease / 3  #: seconds between two renewals
 
-    def start(self) -> None:
-        """Start the thread, if it does not run. Not earlier: the pool forks before."""
-        if self._thread is None:
-            self._renewed_at = time.monotonic()
-            self._thread = threading.Thread(target=self._run, name="throttle-lease", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread as soon as nothing is held any more."""
-        self._is_stopping = True
+    def __len__(self) -> int:
+        return len(self._call.claims) + len(self._call.slots)
 
     def renew(self) -> None:
         """Renew the lease of the claims, if no claim call just did, and those of the slots."""
@@ -248,15 +236,12 @@ class WorkerLeases:
     def _is_silent(self) -> bool:
         return time.monotonic() - self._call.replied_at > tuning.LEASE_SILENCE_SECONDS
 
-    def _run(self) -> None:
-        call = self._call
-        interval = call.lease / 3
-        while not self._is_stopping or len(call.claims) or len(call.slots):
-            time.sleep(min(tuning.LEASE_SILENCE_SECONDS, interval / 4))
-            if time.monotonic() - self._renewed_at > interval:
-                self.renew()
-            elif call.claims.settled and self._is_silent():
-                call.report()
+    def renew_in_time(self) -> None:
+        """Renew the leases if it is time, or report what no other call has reported."""
+        if time.monotonic() - self._renewed_at > self.interval:
+            self.renew()
+        elif self._call.claims.settled and self._is_silent():
+            self._call.report()
 
     def release_dropped(self) -> None:
         """Requeue the claims and release the slots of tasks that Celery has dropped.
@@ -270,3 +255,35 @@ class WorkerLeases:
         claims.requeue(set(claims.started()) - kept)
         for request in set(slots.requests()) - set(running):
             slots.end(request)
+
+
+class LeaseThread:
+    """Renews the leases of the shards on one server, in a thread.
+
+    The loop of the worker may be blocked: while a task runs in its thread (solo), while the
+    connection to the broker is lost, and while the worker shuts down but tasks still run. The
+    thread also reports, within two seconds, that such a task has started: it would run again if
+    this worker died.
+    """
+
+    def __init__(self, leases: Sequence[WorkerLeases]) -> None:
+        self._leases = leases
+        self._pause = min(tuning.LEASE_SILENCE_SECONDS, *(each.interval / 4 for each in leases))
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Start the thread, if it does not run. Not earlier: the pool forks before."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="throttle-lease", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread as soon as nothing is held any more."""
+        self._is_stopping = True
+
+    def _run(self) -> None:
+        while not self._is_stopping or any(map(len, self._leases)):
+            time.sleep(self._pause)
+            for each in self._leases:
+                each.renew_in_time()

@@ -66,6 +66,9 @@ local function change_limit(requirement, definition)
     return false
   end
   record_change('rules', requirement.field, text_of(layers.rules), text_of(definition), request.about)
+  if definition then
+    note_here(KEYS[8], requirement.name, request.epoch)
+  end
   layers.rules = definition or nil
   put_in_force(requirement)
   return true

@@ -102,6 +102,9 @@ for i, requirement in ipairs(requirements) do
   if shard then
     elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = i, shard
   else
+    if definitions[i] then
+      note_here(KEYS[8], requirement.name, epoch)
+    end
     local has_ended = open_record(requirement)
     local has_changed = change[mode](requirement, definitions[i])
     if has_ended or has_changed then
