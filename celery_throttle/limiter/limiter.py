@@ -6,36 +6,34 @@ The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from celery_throttle.errors import ConfigurationError, LimitValueError, StoreError, shown
+from celery_throttle.errors import LimitValueError, StoreError, shown
 from celery_throttle.limiter.backend import (
     disabled_backend,
     make_backend,
     pause_all,
     resume_all,
 )
-from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.leases import Reservation, Slot
 from celery_throttle.limiter.parts import (
     MakePart,
     Parts,
-    ShardedPlans,
     backend_of_parts,
     check_urls,
     on,
 )
+from celery_throttle.limiter.sharded import ShardedCore
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
-from celery_throttle.limits.key import ItemLike, LimitRef, RefLike, parse_refs
+from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
 from celery_throttle.limits.requirement import Costs, LimitByKey, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.limits.shards import HOME, parse_shards
-from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.limits import read_page
 from celery_throttle.observe.status.merged import merge_pages
 from celery_throttle.observe.status.records import record_totals
@@ -43,14 +41,12 @@ from celery_throttle.observe.status.stored import read_changes
 from celery_throttle.observe.status.tasks import TaskStatus, explain_task
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.operations.plan import Clock
 from celery_throttle.operations.rules import FileRules, author_of_file
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
 
-T = TypeVar("T")
 
-
-class Limiter(LimiterCore):
+class Limiter(ShardedCore):
     """Limits on one server, shared by all clients that use their names.
 
     ``limiter["api"]`` is the limit ``api``, and ``limiter["mail", "tenant-42"]`` is one key of the
@@ -280,7 +276,7 @@ class Limiter(LimiterCore):
             task_id: The id of the task. An unknown id is not an error; its location is
                 ``"unknown"``.
         """
-        for observed in self._observed_parts():
+        for observed in self.observed_parts():
             found = self.run_plan(
                 on(observed, explain_task(observed.observer, task_id, self.task_name))
             )
@@ -298,7 +294,7 @@ class Limiter(LimiterCore):
         """
         changes = [
             change
-            for part in self._observed_parts()
+            for part in self.observed_parts()
             for change in self.run_plan(on(part, read_changes(part.observer, most, before)))
         ]
         return sorted(changes, key=lambda change: change.at, reverse=True)[:most]
@@ -349,68 +345,8 @@ class Limiter(LimiterCore):
 
     def record_totals(self) -> None:
         """Record the totals of all limits, for reports; workers do this every ten seconds."""
-        for part in self._observed_parts():
+        for part in self.observed_parts():
             self.run_plan(on(part, record_totals(part.observer)))
-
-    @property
-    def parts(self) -> Parts | None:
-        """The part of each shard; None without shards.
-
-        :meta private:
-        """
-        return self.plans.parts if isinstance(self.plans, ShardedPlans) else None
-
-    @property
-    def observer(self) -> Observer:
-        """What the readers of the status use, of the only shard.
-
-        Raises:
-            ConfigurationError: there are several shards.
-
-        :meta private:
-        """
-        if self.parts is not None:
-            raise ConfigurationError(
-                "pages, metrics and previews show the limits of one shard, and the limiter has "
-                "several; allowed: limiter.status(), and limiter['name'].status()"
-            )
-        return super().observer
-
-    def check_together(self, refs: Iterable[LimitRef]) -> None:
-        """Raise ConfigurationError if limits that one call needs are in two shards.
-
-        :meta private:
-        """
-        if self.parts is not None:
-            self.parts.shard_map.shard_of_all(refs)
-
-    def _observed_parts(self) -> Sequence[LimiterCore]:
-        return [self] if self.parts is None else self.parts.all()
-
-    def read_limit(
-        self,
-        ref: LimitRef,
-        reader: Callable[[Observer], Plan[T]],
-        merge: Callable[[Sequence[T]], T] | None = None,
-    ) -> T:
-        """Run a plan that reads the status of a limit, in its shard, or in all that have it.
-
-        Raises:
-            ConfigurationError: the limit has several shards, and there is no ``merge``.
-
-        :meta private:
-        """
-        if self.parts is None:
-            return super().read_limit(ref, reader)
-        self.run_plan(self.parts.locate(ref.name))
-        parts = self.parts.find_all(ref)
-        if merge is None and len(parts) > 1:
-            raise ConfigurationError(
-                f"limit {ref.name!r} is divided by key among {len(parts)} shards, and this is read "
-                f"of one of them; name a key, as in limiter[{ref.name!r}, 42]"
-            )
-        found = [self.run_plan(on(part, reader(part.observer))) for part in parts]
-        return found[0] if merge is None else merge(found)
 
 
 def apply_rules(
