@@ -77,7 +77,8 @@ class ComputedLimits:
                 [entry] if isinstance(entry, KeyTemplate) else self._call(entry, args, kwargs)
             )
             for template in templates:
-                ref = template.ref(self._reader(template).read(args, kwargs))
+                read = template.arguments and self._reader(template).read(args, kwargs)
+                ref = template.ref(read)
                 if ref is not None:
                     yield ref
 
