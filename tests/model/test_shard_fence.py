@@ -185,6 +185,12 @@ class Fence(RuleBasedStateMachine):
         self.move = self._steps(to)
         self.move_call = next(self.move)
 
+    def _end_move(self) -> None:
+        """End a move that was begun; without one, move the limit to the home shard."""
+        self._begin_move(HOME)
+        while self.move is not None:
+            self.advance_move(HOME, after_loss=True)
+
     def _steps(self, to: str) -> Any:
         home, identity = self.limiters[HOME], ShardIdentity(to)
         try:
@@ -214,13 +220,12 @@ class Fence(RuleBasedStateMachine):
         self.plans.clear()
         if self._count_defined(SHARDS) > 1:
             self.seen["two at the end"] += 1
+        self._end_move()
         for limiter in [self.limiters[name] for name in SHARDS[1:]] * 2:
             limiter.run_plan(_repeat(limiter))
         self.is_lost = False
         self.one_shard_has_the_limit()
-        self._begin_move(HOME)
-        while self.move is not None:
-            self.advance_move(HOME, after_loss=True)
+        self._end_move()
         for process in PROCESSES:
             for _ in SHARDS:
                 try:
