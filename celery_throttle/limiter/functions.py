@@ -1,0 +1,62 @@
+"""Functions that users give for the limits, keys and costs of requests, in clients and web apps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from typing import Any
+
+from celery_throttle.errors import LimitFunctionError, ThrottleError, function_name, shown
+from celery_throttle.store.steps import Step, Steps
+
+
+def call_function(
+    function: Callable[..., Any], option: str, *args: Any, **kwargs: Any
+) -> Steps[Any]:
+    """Return what a function returns; of an async function, what it returns in the end.
+
+    ``option``: the argument whose value the function is.
+
+    Raises (by the steps):
+        LimitFunctionError: it raised an error that is not one of this package, or it is async and
+            its caller blocks.
+    """
+    call = partial(function, *args, **kwargs)
+    try:
+        return (yield Step(partial(_call_plain, call, option), call))
+    except ThrottleError:
+        raise
+    except Exception as error:
+        raise LimitFunctionError(
+            f"{_text(function, option)} raised {type(error).__name__}: {shown(str(error))}"
+        ) from error
+
+
+def _call_plain(call: partial[Any], option: str) -> Any:
+    result = call()
+    if isawaitable(result):
+        if iscoroutine(result):
+            result.close()
+        raise LimitFunctionError(
+            f"{_text(call.func, option)} is async, but its caller blocks; allowed: a plain function"
+        )
+    return result
+
+
+@contextmanager
+def naming_result(
+    function: Callable[..., Any], option: str, result: Any, allowed: str
+) -> Iterator[None]:
+    """Context that reads what a function has returned: an error names both, and what is allowed."""
+    try:
+        yield
+    except ThrottleError as error:
+        raise LimitFunctionError(
+            f"{_text(function, option)} returned {shown(result)}: {error}; allowed: {allowed}"
+        ) from None
+
+
+def _text(function: Callable[..., Any], option: str) -> str:
+    return f"the {option} function {function_name(function)!r}"
