@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any
 
-from celery_throttle.errors import LimitFunctionError, ThrottleError, function_name, shown
+from celery_throttle.errors import (
+    LimitFunctionError,
+    ThrottleError,
+    UnknownLimitError,
+    function_name,
+    shown,
+)
 from celery_throttle.store.steps import Step, Steps
 
 
@@ -46,16 +52,23 @@ def _call_plain(call: partial[Any], option: str) -> Any:
 
 
 @contextmanager
-def naming_result(
-    function: Callable[..., Any], option: str, result: Any, allowed: str
-) -> Iterator[None]:
-    """Context that reads what a function has returned: an error names both, and what is allowed."""
+def naming_result(function: Callable[..., Any], option: str, result: Any) -> Iterator[None]:
+    """Context that reads what a function has returned: an error names both."""
     try:
         yield
     except ThrottleError as error:
-        raise LimitFunctionError(
-            f"{_text(function, option)} returned {shown(result)}: {error}; allowed: {allowed}"
-        ) from None
+        kind = UnknownLimitError if isinstance(error, UnknownLimitError) else LimitFunctionError
+        raise kind(f"{_text(function, option)} returned {shown(result)}: {error}") from None
+
+
+def without_none(limits: Any) -> Any:
+    """Return the limits that a function has returned, without None; None if there are none."""
+    if isinstance(limits, Mapping):
+        pairs = ((quantity, without_none(each)) for quantity, each in limits.items())
+        return {quantity: each for quantity, each in pairs if each is not None} or None
+    if isinstance(limits, (list, tuple)):
+        return [each for each in limits if each is not None] or None
+    return limits
 
 
 def _text(function: Callable[..., Any], option: str) -> str:

@@ -14,7 +14,7 @@ from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile,
 from celery_throttle.clients.profiles.reading import Reading
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.limiter.functions import call_function, naming_result
+from celery_throttle.limiter.functions import call_function, naming_result, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import Cost, to_units
@@ -36,11 +36,6 @@ GuardedLimits = LimitsByQuantity | CallFunction
 #: Units for each limit, or a mapping of units by quantity, or a function that returns either.
 CallCost = Cost | Units | CallFunction
 
-_ALLOWED_LIMITS = (
-    "a limit such as throttle['mail', 42], a list of limits, a dict of these by quantity, or None "
-    "for no limit"
-)
-_ALLOWED_COST = "a number of units above 0, or a dict of these by quantity"
 
 #: A function that returns units, in the forms of a cost, from what an answer holds.
 Usage = Callable[[Any], Cost | Units]
@@ -124,10 +119,10 @@ class Guard:
             return self._fixed
         function: Any = self._limits
         result = yield from call_function(function, "limits", *args, **kwargs)
-        limits = _applying(result)
+        limits = without_none(result)
         if limits is None:
             return None
-        with naming_result(function, "limits", result, _ALLOWED_LIMITS):
+        with naming_result(function, "limits", result):
             return CountedLimits(self, counted_limits(limits))
 
     def requirement(
@@ -139,7 +134,7 @@ class Guard:
         """
         if callable(self._cost):
             cost = yield from call_function(self._cost, "cost", *args, **kwargs)
-            with naming_result(self._cost, "cost", cost, _ALLOWED_COST):
+            with naming_result(self._cost, "cost", cost):
                 return limits.require(cost)
         if self._cost is not None:
             return limits.require(self._cost)
@@ -295,16 +290,6 @@ class CountedLimits:
         """Whether calls go out while the limits server cannot be reached."""
         known = all(name in self.limiter.limits for name in self.names)
         return known and all(limit.outage == "open" for limit in self._definitions)
-
-
-def _applying(limits: Any) -> Any:
-    """Return the limits that a function has returned, without None; None if there are none."""
-    if isinstance(limits, Mapping):
-        pairs = ((quantity, _applying(each)) for quantity, each in limits.items())
-        return {quantity: each for quantity, each in pairs if each is not None} or None
-    if isinstance(limits, (list, tuple)):
-        return [each for each in limits if each is not None] or None
-    return limits
 
 
 def counted_limits(limits: Any) -> list[Counted]:
