@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -29,26 +29,25 @@ def call_function(
         LimitFunctionError: it raised an error that is not one of this package, or it is async and
             its caller blocks.
     """
-    call = partial(function, *args, **kwargs)
     try:
-        return (yield Step(partial(_call_plain, call, option), call))
+        result = function(*args, **kwargs)
+        if isawaitable(result):
+            result = yield Step(partial(_refuse, result, function, option), lambda: result)
     except ThrottleError:
         raise
     except Exception as error:
         raise LimitFunctionError(
             f"{_text(function, option)} raised {type(error).__name__}: {shown(str(error))}"
         ) from error
-
-
-def _call_plain(call: partial[Any], option: str) -> Any:
-    result = call()
-    if isawaitable(result):
-        if iscoroutine(result):
-            result.close()
-        raise LimitFunctionError(
-            f"{_text(call.func, option)} is async, but its caller blocks; allowed: a plain function"
-        )
     return result
+
+
+def _refuse(awaitable: Awaitable[Any], function: Callable[..., Any], option: str) -> None:
+    if iscoroutine(awaitable):
+        awaitable.close()
+    raise LimitFunctionError(
+        f"{_text(function, option)} is async, but its caller blocks; allowed: a plain function"
+    )
 
 
 @contextmanager

@@ -13,7 +13,14 @@ import httpx
 import openai
 import pytest
 
-from celery_throttle import Limiter, LimitFunctionError, LimitValueError, Throttled, throttled
+from celery_throttle import (
+    Limiter,
+    LimitFunctionError,
+    LimitValueError,
+    StoreUnavailableError,
+    Throttled,
+    throttled,
+)
 from tests.clients.vendors import Anthropic, OpenAI, Reply
 
 LIMITS = {
@@ -93,6 +100,13 @@ def test_the_error_of_a_function_leaves_the_sdk_as_it_is(
 ) -> None:
     with pytest.raises(LimitFunctionError, match=wrong):
         chat(make_openai(openai_api, limits))
+    assert not openai_api.log
+
+
+def test_so_does_the_loss_of_the_limits_server(openai_api: OpenAI) -> None:
+    limiter = Limiter("redis://127.0.0.1:1/0", LIMITS)
+    with pytest.raises(StoreUnavailableError):
+        chat(make_openai(openai_api, limiter["requests"]))
     assert not openai_api.log
 
 
