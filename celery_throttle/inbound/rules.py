@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
-from celery_throttle.errors import ConfigurationError, LimitError, shown
+from celery_throttle.errors import ConfigurationError, LimitError, ThrottleError, shown
 from celery_throttle.inbound.answers import Policies
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.limiter.functions import call_function, naming_result, without_none
+from celery_throttle.limiter.functions import call_function, result_error, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import to_millionths
@@ -82,8 +82,10 @@ class Options:
         limits = without_none(result)
         if limits is None:
             return None
-        with naming_result(self.limits, "limits", result):
+        try:
             return Rules.of(limits, self.key, self.cost)
+        except ThrottleError as error:
+            raise result_error(self.limits, "limits", result, error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,10 @@ class Rules:
         if not callable(self.cost):
             return make_requirement(refs, self._costs_of(refs, self.cost))
         cost = yield from call_function(self.cost, "cost", request)
-        with naming_result(self.cost, "cost", cost):
+        try:
             return make_requirement(refs, self._costs_of(refs, cost))
+        except ThrottleError as error:
+            raise result_error(self.cost, "cost", cost, error) from None
 
     def _costs_of(self, refs: Sequence[LimitRef], cost: Any) -> Any:
         """Return a cost without the limits that do not apply to a request."""
@@ -174,8 +178,10 @@ def _key_of(function: Callable[..., Any], request: Any) -> Steps[str | None]:
     value = yield from call_function(function, "key", request)
     if value is None:
         return None
-    with naming_result(function, "key", value):
+    try:
         return encode_key(value)
+    except ThrottleError as error:
+        raise result_error(function, "key", value, error) from None
 
 
 def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None:

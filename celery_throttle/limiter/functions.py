@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any
@@ -50,14 +49,12 @@ def _refuse(awaitable: Awaitable[Any], function: Callable[..., Any], option: str
     )
 
 
-@contextmanager
-def naming_result(function: Callable[..., Any], option: str, result: Any) -> Iterator[None]:
-    """Context that reads what a function has returned: an error names both."""
-    try:
-        yield
-    except ThrottleError as error:
-        kind = UnknownLimitError if isinstance(error, UnknownLimitError) else LimitFunctionError
-        raise kind(f"{_text(function, option)} returned {shown(result)}: {error}") from None
+def result_error(
+    function: Callable[..., Any], option: str, result: Any, error: ThrottleError
+) -> ThrottleError:
+    """Return the error for what a function has returned: it names both."""
+    kind = UnknownLimitError if isinstance(error, UnknownLimitError) else LimitFunctionError
+    return kind(f"{_text(function, option)} returned {shown(result)}: {error}")
 
 
 def without_none(limits: Any) -> Any:

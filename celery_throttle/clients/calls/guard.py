@@ -12,9 +12,9 @@ from typing import Any
 
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile, Units, no_units
 from celery_throttle.clients.profiles.reading import Reading
-from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.errors import LimitValueError, ThrottleError, shown
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.limiter.functions import call_function, naming_result, without_none
+from celery_throttle.limiter.functions import call_function, result_error, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import Cost, to_units
@@ -122,8 +122,10 @@ class Guard:
         limits = without_none(result)
         if limits is None:
             return None
-        with naming_result(function, "limits", result):
+        try:
             return CountedLimits(self, counted_limits(limits))
+        except ThrottleError as error:
+            raise result_error(function, "limits", result, error) from None
 
     def requirement(
         self, limits: CountedLimits, request: Callable[[], Any], *args: Any, **kwargs: Any
@@ -134,8 +136,10 @@ class Guard:
         """
         if callable(self._cost):
             cost = yield from call_function(self._cost, "cost", *args, **kwargs)
-            with naming_result(self._cost, "cost", cost):
+            try:
                 return limits.require(cost)
+            except ThrottleError as error:
+                raise result_error(self._cost, "cost", cost, error) from None
         if self._cost is not None:
             return limits.require(self._cost)
         if self.profile.estimate is no_units:
