@@ -34,9 +34,11 @@ Messages name the offending text and what is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from inspect import unwrap
+from typing import Any
 
 _MAX_SHOWN_LENGTH = 100
 
@@ -329,6 +331,12 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "allowed") -> str:
     listed = ", ".join(map(repr, names[:_MAX_NAMES])) or "none"
     more = len(names) - _MAX_NAMES
     return f"{otherwise}: {listed}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function for a message; of another callable, that of its type."""
+    function = unwrap(function)
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def shown(value: object) -> str:

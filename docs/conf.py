@@ -48,6 +48,7 @@ autodoc_type_aliases = {
     "RefLike": "celery_throttle.limits.key.RefLike",
     "ReadAnswer": "celery_throttle.clients.wrapped.ReadAnswer",
     "ReportProgress": "celery_throttle.bulk.removal.remove.ReportProgress",
+    "RequestLimits": "celery_throttle.inbound.rules.RequestLimits",
     "RequestCost": "celery_throttle.inbound.rules.RequestCost",
     "Spec": "celery_throttle.tasks.settings.Spec",
     "Units": "celery_throttle.clients.profiles.profile.Units",

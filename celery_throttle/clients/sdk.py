@@ -54,12 +54,13 @@ def throttled(
         limits: A handle such as ``throttle["openai"]``, or a list of handles of one limiter; each
             counts requests. Or a dict of such limits by the quantity that they count:
             ``{"requests": throttle["rpm"], "tokens": throttle["tpm"]}``. Or a function of the
-            request that returns one of these: it takes an ``httpx.Request`` or
-            ``httpx2.Request``, a ``botocore.awsrequest.AWSPreparedRequest``, or a
+            request that returns one of these, or None for no limit: it takes an ``httpx.Request``,
+            an ``httpx2.Request``, a ``botocore.awsrequest.AWSPreparedRequest``, or a
             :class:`~celery_throttle.clients.urllib3.Urllib3Request`.
         profile: What the vendor documents. Default: by the SDK and the address of the API.
         cost: Units for each limit, or a dict of units by quantity, or a function of the request
-            that returns either. Default: one request, and the estimate of the profile.
+            that returns either. Default: one request, and the estimate of the profile. For an
+            asyncio client, this function, and that of ``limits``, may be async.
         usage: A function that returns the actual cost, in the forms of ``cost``, from the JSON of
             an answer, or of an event of a stream. Default: the profile reads it.
         max_wait: The most seconds that a request waits for its limits; default 0.

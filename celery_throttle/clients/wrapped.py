@@ -47,12 +47,14 @@ def wrap(
     Args:
         limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a
             dict of such limits by the quantity that they count, such as ``{"requests": ...,
-            "tokens": ...}``. Or a function of the call's arguments that returns one of these, such
-            as ``lambda tenant, text: throttle["mail", tenant]``. All limits must allow a call.
+            "tokens": ...}``. Or a function of the call's arguments that returns one of these, or
+            None for no limit: ``lambda tenant, text: throttle["mail", tenant]``. All limits must
+            allow a call.
         function: A function, or coroutine function, that calls an API.
         profile: What the vendor documents. Default: what many APIs share.
         cost: Units for each limit, or a dict of units by quantity, or a function of the call's
-            arguments that returns either; default 1.
+            arguments that returns either; default 1. Where the calls are awaited, this function,
+            and that of ``limits``, may be async.
         usage: A function of the result that returns its actual cost, such as tokens or bytes, in
             the forms of ``cost``, which is then an estimate. Of an iterator, it gets each item, and
             returns ``{}`` for those that do not tell the cost.

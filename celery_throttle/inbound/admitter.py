@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_throttle.errors import ConfigurationError, StoreError, Throttled, shown
-from celery_throttle.inbound.answers import Answer, Fields, Policies, outage_answer, refused_answer
-from celery_throttle.inbound.rules import KeySpec, RequestCost, Rules
-from celery_throttle.limiter.handles import LimitHandles
-from celery_throttle.limiter.leases import Slot, enter_step, exit_step
+from celery_throttle.inbound.answers import Answer, Fields, outage_answer, refused_answer
+from celery_throttle.inbound.rules import KeySpec, Options, RequestCost, RequestLimits
+from celery_throttle.limiter.leases import Slot, check_lease, enter_step, exit_step
 from celery_throttle.limits.decision import Decision
+from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.requirement import find_slot_indexes
 from celery_throttle.store.steps import Step, Steps
 
@@ -79,7 +79,7 @@ class Admitter:
 
     def __init__(
         self,
-        limits: LimitHandles,
+        limits: RequestLimits,
         outages: OutageLog,
         *,
         key: KeySpec | None,
@@ -87,24 +87,29 @@ class Admitter:
         max_wait: float,
         lease: float,
         headers: bool,
+        is_async: bool,
     ) -> None:
-        self._rules = rules = Rules.read(limits, key, cost)
-        self._limiter = rules.limiter
-        self._policies = Policies({ref.name: rules.limiter.limits[ref.name] for ref in rules.refs})
+        self._options = Options.read(limits, key, cost, is_async=is_async)
         self._outages, self._headers = outages, headers
-        self._max_wait, self._lease = max_wait, lease
-        Slot(rules.limiter, rules.limiter.require(rules.refs, 1), max_wait, lease)  # checks both
-        _ = rules.limiter.store  # that of a Celery app reads the URL, which may be wrong
+        self._max_wait = check_duration(max_wait, "max_wait")
+        self._lease = check_lease(lease)
+        if self._options.rules is not None:
+            # That of a Celery app reads the URL, which may be wrong.
+            _ = self._options.rules.limiter.store
 
     def admit(self, request: Any) -> Steps[Admission]:
         """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
 
         Raises:
-            ThrottleError: The key or cost function returned no valid key or cost.
+            ThrottleError: A function raised, or returned no valid limit, key or cost.
         """
-        limiter, requirement = self._limiter, self._rules.requirement(request)
+        rules = yield from self._options.rules_of(request)
+        if rules is None:
+            return Admission()
+        requirement = yield from rules.requirement(request)
         if requirement is None:
             return Admission()
+        limiter, policies = rules.limiter, rules.policies
         slot = None
         if find_slot_indexes((ref.name for ref in requirement.refs), limiter.limits):
             slot = Slot(limiter, requirement, self._max_wait, self._lease)
@@ -121,14 +126,14 @@ class Admitter:
             closed = Admission(refusal=Refusal(outage_answer(), error))
             return Admission() if self._outages.is_open else closed
         except Throttled as error:  # of a slot; it knows no more than that too few are left
-            decision = self._policies.refused(error)
+            decision = policies.refused(error)
         self._outages.record()
-        fields = tuple(self._policies.fields(decision)) if self._headers else ()
+        fields = tuple(policies.fields(decision)) if self._headers else ()
         if decision.allowed:
             return Admission(decision, fields, slot=slot)
         name = str(decision.limited_by)
         key = next(ref.key for ref in requirement.refs if ref.name == name)
-        answer = refused_answer(name, self._policies.wait(decision), fields, named=self._headers)
+        answer = refused_answer(name, policies.wait(decision), fields, named=self._headers)
         refused = Throttled(name, key, decision.retry_after, decision.paused)
         return Admission(decision, fields, Refusal(answer, refused))
 
@@ -144,10 +149,12 @@ class Admitter:
 class Middleware(Generic[App]):
     """An app with limits; for the arguments, see the subclasses."""
 
+    is_async = False  #: whether functions may be async
+
     def __init__(
         self,
         app: App,
-        limits: LimitHandles,
+        limits: RequestLimits,
         *,
         key: KeySpec | None = None,
         cost: RequestCost = 1,
@@ -170,4 +177,5 @@ class Middleware(Generic[App]):
             max_wait=max_wait,
             lease=lease,
             headers=headers,
+            is_async=self.is_async,
         )

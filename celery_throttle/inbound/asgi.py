@@ -29,8 +29,8 @@ class ThrottledASGI(Middleware[ASGIApp]):
     """An ASGI app that passes allowed requests on to another app, and answers others with 429.
 
     HTTP requests and websockets are limited; a websocket counts once, when it opens. A slot is held
-    until the call of the app ends. The event loop is not blocked, unless ``key`` or ``cost`` blocks
-    it.
+    until the call of the app ends. The event loop is not blocked, unless a function blocks it;
+    functions may be async.
 
     The arguments ``app``, ``limits``, ``key``, ``cost``, ``max_wait``, ``lease``, ``outage``,
     ``headers`` and ``refused``, their defaults and their errors are those of
@@ -43,13 +43,15 @@ class ThrottledASGI(Middleware[ASGIApp]):
             app = ThrottledASGI(app, throttle["web"], key=by_address())
     """
 
+    is_async = True
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or a websocket. Other scopes are passed on to the app.
 
         ``scope``, ``receive`` and ``send`` are as ASGI defines them.
 
         Raises:
-            ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
+            ThrottleError: A function raised, or returned no valid limit, key or cost.
         """
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)

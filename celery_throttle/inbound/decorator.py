@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admitter, OutageLog
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.rules import KeySpec, RequestCost, check_function
-from celery_throttle.limiter.handles import LimitHandles
+from celery_throttle.inbound.rules import KeySpec, RequestCost, RequestLimits, check_function
+from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limits.key_template import ArgumentReader
 from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
@@ -34,7 +34,7 @@ class _Call(NamedTuple):
 
 
 def ratelimit(
-    limits: LimitHandles,
+    limits: RequestLimits,
     *,
     key: KeySpec | None = None,
     cost: RequestCost = 1,
@@ -52,14 +52,15 @@ def ratelimit(
 
     The arguments ``limits``, ``key``, ``cost``, ``max_wait``, ``lease`` and ``outage``, their
     defaults and their errors are those of :class:`~celery_throttle.inbound.ThrottledWSGI`, but
-    functions take arguments of the view by their names: ``lambda request: request.user.id``.
+    functions take arguments of the view by their names: ``lambda request: request.user.id``. For an
+    async view, they may be async.
     ``refused`` is a function that turns an :class:`~celery_throttle.inbound.Answer` (429 or 503)
     into the response of the view; for an async view, it may be async.
 
     Raises:
         ThrottleError: See :class:`~celery_throttle.inbound.ThrottledWSGI`. The decorator raises it
-            also for an object that is not a view, and for a view without an argument that ``key``
-            or ``cost`` names.
+            also for an object that is not a view, and for a view without an argument that a
+            function names.
 
     Example:
         ::
@@ -73,15 +74,17 @@ def ratelimit(
 
     def decorate(view: View) -> View:
         _check_view(view)
-        adapt = _adapter(view)
+        is_async = _is_async(view)
+        adapt = partial(_adapt, view, is_async)
         admitter = Admitter(
-            limits,
+            adapt(limits, "limits"),
             outages,
-            key=adapt(key),
-            cost=adapt(cost),
+            key=adapt(key, "key"),
+            cost=adapt(cost, "cost"),
             max_wait=max_wait,
             lease=lease,
             headers=refused is not None,
+            is_async=is_async,
         )
         run = partial(_run, view, admitter, refused)
 
@@ -93,7 +96,7 @@ def ratelimit(
         async def limited_async(*args: Any, **kwargs: Any) -> Any:
             return await arun_steps(run(_Call(args, kwargs)))
 
-        result: Any = limited_async if _is_async(view) else limited
+        result: Any = limited_async if is_async else limited
         return cast("View", result)
 
     return decorate
@@ -128,36 +131,32 @@ def _check_view(view: Any) -> None:
         )
 
 
-def _adapter(view: Any) -> Callable[[Any], Any]:
-    """Return what lets key and cost functions take a :class:`_Call` of a view.
+def _adapt(view: Any, is_async: bool, option: Any, name: str) -> Any:  # noqa: FBT001  # of this module
+    """Return an option whose functions take a :class:`_Call` of a view.
 
     Each gets the arguments that it names, whether the view got them by position or by name. In a
-    mapping, each function is adapted. Whatever else a key or cost may be stays as it is.
+    mapping, each function is adapted. Whatever else an option may be stays as it is.
     """
+    if isinstance(option, Mapping):
+        return {key: _adapt(view, is_async, each, name) for key, each in option.items()}
+    if not callable(option) or isinstance(option, LimitHandle):
+        return option
+    check_function(option, name, may_be_async=is_async)
+    parameters = _parameters(option)
+    if any(one.kind in _VARIADIC for one in parameters):
+        return wraps(option)(lambda call: option(*call.args, **call.kwargs))
     # Django passes a partial of a bound method that claims to wrap the method, which has a self.
     called = partial(view.func, *view.args, **view.keywords) if isinstance(view, partial) else view
     of_view = signature(called)
+    known = of_view.parameters
+    names = [one.name for one in parameters if one.name in known or one.default is one.empty]
     where = f"view {getattr(view, '__name__', shown(view))!r}"
-
-    def adapt(option: Any) -> Any:
-        if isinstance(option, Mapping):
-            return {name: adapt(function) for name, function in option.items()}
-        if not callable(option):
-            return option
-        parameters = _parameters(option)
-        if any(one.kind in _VARIADIC for one in parameters):
-            return lambda call: option(*call.args, **call.kwargs)
-        known = of_view.parameters
-        names = [one.name for one in parameters if one.name in known or one.default is one.empty]
-        reader = ArgumentReader.for_signature(of_view, names, where)
-        return lambda call: option(**dict(zip(names, reader.read(*call), strict=True)))
-
-    return adapt
+    reader = ArgumentReader.for_signature(of_view, names, where)
+    return wraps(option)(lambda call: option(**dict(zip(names, reader.read(*call), strict=True))))
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
-    """Return the parameters of a key or cost function, which all have names to pass them by."""
-    check_function(function, "key")
+    """Return the parameters of a function, which all have names to pass them by."""
     try:
         found = list(signature(function).parameters.values())
     except (TypeError, ValueError):

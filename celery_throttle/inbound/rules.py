@@ -1,22 +1,27 @@
 """Rules: which limits apply to a request, by which key, at what cost. No I/O.
 
-The arguments of a user are checked when the app is set up, so a request can only fail by a key or
-cost function.
+The arguments of a user are checked when the app is set up, so a request can only fail by a
+function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
-from celery_throttle.errors import ConfigurationError, LimitError, shown
+from celery_throttle.errors import ConfigurationError, LimitError, ThrottleError, shown
+from celery_throttle.inbound.answers import Policies
 from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.functions import call_function, result_error, without_none
+from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
+from celery_throttle.limits.cost import to_millionths
 from celery_throttle.limits.key import LimitRef, encode_key, parse_refs
 from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, make_requirement
 from celery_throttle.operations.replies import unknown_limit_error
+from celery_throttle.store.steps import Steps
 
 #: A function that returns the key of a request, or None if no limit applies to it.
 KeyFunction = Callable[..., Any]
@@ -29,97 +34,182 @@ KeySpec = CallFunction | Mapping[str, CallFunction]
 RequestCost = Costs | CallFunction
 
 
+#: A handle, a list of handles of one limiter, or a function that returns either, or None if no
+#: limit applies to a request.
+RequestLimits = LimitHandles | CallFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user gives for limits, keys and costs of requests. Made by :meth:`read`."""
+
+    limits: CallFunction | None  #: None if all requests have the ``rules``
+    key: KeySpec | None  #: None if no limit is split by a key of the request
+    cost: RequestCost
+    rules: Rules | None
+
+    @classmethod
+    def read(
+        cls, limits: RequestLimits, key: KeySpec | None, cost: RequestCost, *, is_async: bool
+    ) -> Options:
+        """Check the arguments of a user. The errors are those of the middlewares.
+
+        ``is_async``: whether functions may be async.
+        """
+        if callable(cost):
+            check_function(cost, "cost", may_be_async=is_async)
+        else:
+            for units in cost.values() if isinstance(cost, Mapping) else (cost,):
+                to_millionths(units)
+        if not callable(limits) or isinstance(limits, LimitHandle):
+            rules = Rules.of(limits, key, cost)
+            _check_key(key, rules.refs, is_async=is_async)
+            return cls(None, key, cost, rules.checked())
+        check_function(limits, "limits", may_be_async=is_async)
+        _check_key_functions(key, is_async=is_async)
+        return cls(limits, key, cost, None)
+
+    def rules_of(self, request: Any) -> Steps[Rules | None]:
+        """Return the rules of a request; None if no limit applies to it.
+
+        Raises (by the steps):
+            LimitFunctionError: the function raised, or returned a wrong value.
+            UnknownLimitError: the code does not define a limit that it returned.
+        """
+        if self.limits is None:
+            return self.rules
+        result = yield from call_function(self.limits, "limits", request)
+        limits = without_none(result)
+        if limits is None:
+            return None
+        try:
+            return Rules.of(limits, self.key, self.cost)
+        except ThrottleError as error:
+            raise result_error(self.limits, "limits", result, error) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The limits of requests. Made by :meth:`read`."""
+    """The limits of one request, or of all requests. Made by :meth:`of`."""
 
     limiter: LimiterCore
     refs: tuple[LimitRef, ...]  #: with keys where a limit has one of its own
-    key: KeySpec | None  #: None if no limit is split by a key of the request
+    policies: Policies
+    key: KeySpec | None
     cost: RequestCost
-    fixed: Requirement | None  #: of all requests; None if it depends on the request
+    fixed: Requirement | None = None  #: of all requests; None if it depends on the request
 
     @classmethod
-    def read(cls, limits: LimitHandles, key: KeySpec | None, cost: RequestCost) -> Rules:
-        """Check the arguments of a user. The errors are those of the middlewares."""
+    def of(cls, limits: LimitHandles, key: KeySpec | None, cost: RequestCost) -> Rules:
+        """Read limits. UnknownLimitError unless the code defines them."""
         handles = check_handles(limits)
         limiter = handles[0].limiter
         refs = tuple(parse_refs([handle.ref for handle in handles]))
         for ref in refs:
             if ref.name not in limiter.limits:
                 raise unknown_limit_error(ref.name, limiter.limits)
-        _check_key(key, refs)
-        if callable(cost):
-            check_function(cost, "cost")
-            return cls(limiter, refs, key, cost, None)
-        requirement = make_requirement(refs, cost)
-        for ref in refs:
-            units: Any = cost.get(ref.name, 1) if isinstance(cost, Mapping) else cost
-            for limit in limiter.limits[ref.name]:
-                limit.check_cost(units, ref.name)
-        return cls(limiter, refs, key, cost, requirement if key is None else None)
+        policies = Policies({ref.name: limiter.limits[ref.name] for ref in refs})
+        return cls(limiter, refs, policies, key, cost)
 
-    def requirement(self, request: Any) -> Requirement | None:
+    def checked(self) -> Rules:
+        """Return the rules, with a fixed requirement if possible; LimitError for a wrong cost."""
+        if callable(self.cost):
+            return self
+        requirement = make_requirement(self.refs, self.cost)
+        for ref in self.refs:
+            units: Any = self.cost.get(ref.name, 1) if isinstance(self.cost, Mapping) else self.cost
+            for limit in self.limiter.limits[ref.name]:
+                limit.check_cost(units, ref.name)
+        return self if self.key is not None else replace(self, fixed=requirement)
+
+    def requirement(self, request: Any) -> Steps[Requirement | None]:
         """Return what a request needs; None if no limit applies to it.
 
-        KeyValueError or CostError if the key or cost function returned no valid key or cost.
+        Raises (by the steps):
+            LimitFunctionError: a function raised, or returned no valid key or cost.
         """
         if self.fixed is not None:
             return self.fixed
-        refs = self._refs_of(request)
+        refs = yield from self._refs_of(request)
         if not refs:
             return None
-        cost: Any = self.cost
-        if callable(cost):
-            cost = cost(request)
-        if isinstance(cost, Mapping):
-            unknown = set(cost) - {ref.name for ref in self.refs}
-            names = {ref.name for ref in refs} | unknown  # make_requirement() rejects these
-            cost = {name: units for name, units in cost.items() if name in names}
-        return make_requirement(refs, cost)
+        if not callable(self.cost):
+            return make_requirement(refs, self._costs_of(refs, self.cost))
+        cost = yield from call_function(self.cost, "cost", request)
+        try:
+            return make_requirement(refs, self._costs_of(refs, cost))
+        except ThrottleError as error:
+            raise result_error(self.cost, "cost", cost, error) from None
 
-    def _refs_of(self, request: Any) -> tuple[LimitRef, ...]:
+    def _costs_of(self, refs: Sequence[LimitRef], cost: Any) -> Any:
+        """Return a cost without the limits that do not apply to a request."""
+        if not isinstance(cost, Mapping):
+            return cost
+        # make_requirement() rejects the names of no limit.
+        names = {ref.name for ref in refs} | set(cost).difference(self.limiter.limits)
+        return {name: units for name, units in cost.items() if name in names}
+
+    def _refs_of(self, request: Any) -> Steps[tuple[LimitRef, ...]]:
         """Return the limits with the keys of a request; each once, as a client may send any key."""
         key: Any = self.key
         if key is None:
             return self.refs
+        names = {ref.name for ref in self.refs if ref.key is None}
+        keys: dict[str, str | None] = {}
         if isinstance(key, Mapping):
-            keys = {name: function(request) for name, function in key.items()}
+            for name in names.intersection(key):
+                keys[name] = yield from _key_of(key[name], request)
         else:
-            value = key(request)
+            value = yield from _key_of(key, request)
             if value is None:
                 return ()
-            keys = {ref.name: value for ref in self.refs}
+            keys = dict.fromkeys(names, value)
         found = []
         for ref in self.refs:
             if ref.key is not None or ref.name not in keys:
                 found.append(ref)
             elif keys[ref.name] is not None:
-                found.append(LimitRef(ref.name, encode_key(keys[ref.name])))
+                found.append(LimitRef(ref.name, keys[ref.name]))
         return tuple(dict.fromkeys(found))
 
 
-def _check_key(key: object, refs: Sequence[LimitRef]) -> None:
+def _key_of(function: Callable[..., Any], request: Any) -> Steps[str | None]:
+    """Return the encoded key of a request; None if no limit applies to it."""
+    value = yield from call_function(function, "key", request)
+    if value is None:
+        return None
+    try:
+        return encode_key(value)
+    except ThrottleError as error:
+        raise result_error(function, "key", value, error) from None
+
+
+def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None:
     if key is None:
         return
     names = list(dict.fromkeys(ref.name for ref in refs if ref.key is None))
     if not names:
         raise ConfigurationError("each limit has a key of its own, so key= would not be used")
-    if not isinstance(key, Mapping):
-        check_function(key, "key")
-        return
-    for name, function in key.items():
+    for name in key if isinstance(key, Mapping) else ():
         if name not in names:
             raise LimitError(
                 f"a key is given for {shown(name)}; allowed: limits without a key of their own: "
                 f"{', '.join(names)}"
             )
-        check_function(function, f"key of {name!r}")
+    _check_key_functions(key, is_async=is_async)
 
 
-def check_function(function: object, name: str) -> None:
-    """Raise ConfigurationError unless the argument of this name is a plain function."""
+def _check_key_functions(key: object, *, is_async: bool) -> None:
+    if isinstance(key, Mapping):
+        for name, function in key.items():
+            check_function(function, f"key of {name!r}", may_be_async=is_async)
+    elif key is not None:
+        check_function(key, "key", may_be_async=is_async)
+
+
+def check_function(function: object, name: str, *, may_be_async: bool = False) -> None:
+    """Raise ConfigurationError unless the argument of this name is a function that is allowed."""
     if not callable(function):
         raise ConfigurationError(f"{name} must be callable, not {shown(function)}")
-    if iscoroutinefunction(function):
+    if iscoroutinefunction(function) and not may_be_async:
         raise ConfigurationError(f"{name} must not be async: {shown(function)}")

@@ -24,7 +24,8 @@ class ThrottledWSGI(Middleware[WSGIApp]):
     Args:
         app: The app to limit.
         limits: A handle such as ``throttle["web"]`` or ``throttle["web", "key"]``, or a list of
-            handles of one limiter. All of these limits must allow a request, and a refused request
+            handles of one limiter, or a function of the environ that returns either, or None: the
+            request is not limited. All of these limits must allow a request, and a refused request
             takes units from none of them. A slot (``"10 at once"``) is held until the answer has
             been sent, or its body has been closed.
         key: A function of the environ that returns the key of each limit without a key, or a dict
@@ -57,7 +58,7 @@ class ThrottledWSGI(Middleware[WSGIApp]):
         """Answer a request. ``environ`` and ``start_response`` are as WSGI defines them.
 
         Raises:
-            ThrottleError: ``key`` or ``cost`` returned no valid key or cost.
+            ThrottleError: A function raised, or returned no valid limit, key or cost.
         """
         admission = run_steps(self._admitter.admit(environ))
         environ[DECISION] = admission.decision

@@ -134,6 +134,16 @@ class Reservation:
             )
 
 
+def check_lease(lease: float) -> float:
+    """Return the seconds of a lease; LimitValueError unless they are allowed."""
+    seconds = check_duration(lease, "a lease")
+    if not 1 <= seconds <= MAX_LEASE_SECONDS:
+        raise LimitValueError(
+            f"a lease of {seconds:g} s is not allowed; allowed: 1 to {MAX_LEASE_SECONDS} s"
+        )
+    return seconds
+
+
 class Slot:
     """A slot for the duration of a ``with`` or ``async with``. ``slot()`` returns it.
 
@@ -148,15 +158,10 @@ class Slot:
     def __init__(
         self, limiter: LimiterCore, requirement: Requirement, max_wait: float, lease: float
     ) -> None:
-        lease = check_duration(lease, "a lease")
-        if not 1 <= lease <= MAX_LEASE_SECONDS:
-            raise LimitValueError(
-                f"a lease of {lease:g} s is not allowed; allowed: 1 to {MAX_LEASE_SECONDS} s"
-            )
         self._limiter = limiter
         self._requirement = requirement
         self._max_wait = check_duration(max_wait, "max_wait")
-        self._lease = lease
+        self._lease = check_lease(lease)
         self._holder = ""
         self.acquisition: Acquisition | None = None
 

@@ -14,6 +14,7 @@ from celery_throttle.errors import (
     LimitFunctionError,
     LimitValueError,
     ThrottleError,
+    function_name,
     shown,
 )
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
@@ -64,14 +65,6 @@ class LimitByKey:
         """
         return check_duration(self.refresh, "refresh")
 
-    @property
-    def name(self) -> str:
-        """The name of the function, for messages.
-
-        :meta private:
-        """
-        return str(getattr(self.function, "__qualname__", None) or type(self.function).__qualname__)
-
     def look_up(self, ref: LimitRef) -> Limits | None:
         """Return the limits of a key; None for the default.
 
@@ -81,7 +74,8 @@ class LimitByKey:
         :meta private:
         """
         key = format_key(ref.key or "")
-        where = f"limit {ref.name!r}: the function {self.name!r}, called for key {shown(key)},"
+        function = function_name(self.function)
+        where = f"limit {ref.name!r}: the function {function!r}, called for key {shown(key)},"
         try:
             found = self.function(*key.split(":"))
         except Exception as error:

@@ -11,7 +11,13 @@ from typing import Any
 
 from celery import Celery, Task, _state
 
-from celery_throttle.errors import ConfigurationError, RulesError, StoreError, ThrottleError
+from celery_throttle.errors import (
+    ConfigurationError,
+    RulesError,
+    StoreError,
+    ThrottleError,
+    function_name,
+)
 from celery_throttle.limiter.backend import Backend, Plans, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.duration import to_us
@@ -143,7 +149,8 @@ class AppLimits(Limiter):
             LimitFunctionError: the function failed.
             LimitError: the key would switch between a rate and slots.
         """
-        limits, author = written.look_up(ref), Author.of(None, f"looked up by {written.name}")
+        limits = written.look_up(ref)
+        author = Author.of(None, f"looked up by {function_name(written.function)}")
         lasts = max(_KEPT_SECONDS, _KEPT_INTERVALS * written.refresh_seconds)
         self.run_plan(put_looked_up(self.plans, ref, limits, to_us(lasts), author))
 

@@ -16,6 +16,7 @@ from celery_throttle.errors import (
     ConfigurationError,
     LimitFunctionError,
     ThrottleError,
+    function_name,
     shown,
 )
 from celery_throttle.limiter.handle import LimitHandle
@@ -53,7 +54,7 @@ class TaskFunction:
             ConfigurationError: the function is asynchronous.
             KeyTemplateError: it names an argument that the task does not have.
         """
-        text = f"{where}: the {option} function {_name_of(function)!r}"
+        text = f"{where}: the {option} function {function_name(function)!r}"
         call = type(function).__call__
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
             raise ConfigurationError(f"{text} is async; allowed: a plain function")
@@ -132,7 +133,7 @@ def is_function(item: object) -> bool:
 def texts_of(spec: Any) -> list[str]:
     """Return the limits of a task as people write them; of a function, what names it."""
     return [
-        f"function {_name_of(item)}" if is_function(item) else KeyTemplate.of(item).text
+        f"function {function_name(item)}" if is_function(item) else KeyTemplate.of(item).text
         for item in items_of_spec(spec)
     ]
 
@@ -141,8 +142,4 @@ def text_of(cost: Any) -> Any:
     """Return the cost of a task; of a function, what names it."""
     if isinstance(cost, Mapping):
         return {name: text_of(each) for name, each in cost.items()}
-    return f"function {_name_of(cost)}" if callable(cost) else cost
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+    return f"function {function_name(cost)}" if callable(cost) else cost

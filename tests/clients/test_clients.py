@@ -15,6 +15,7 @@ import pytest
 from celery_throttle import (
     Feedback,
     Limiter,
+    LimitFunctionError,
     LimitValueError,
     StoreUnavailableError,
     Throttled,
@@ -112,6 +113,69 @@ def test_key_and_cost_come_from_the_request(make: Make, limiter: Limiter) -> Non
     with pytest.raises(Throttled) as caught:
         client.get(**{"x-account": "a", "x-cost": "1"})
     assert caught.value.key == "a"
+
+
+@every
+def test_a_function_says_that_no_limit_applies(make: Make, limiter: Limiter, api: Api) -> None:
+    costs: list[Any] = []
+    client = make(lambda *_: None, cost=costs.append)
+    api.answers.append(Answer(429, {"Retry-After": "60"}))
+    assert [client.get()[0] for _ in range(2)] == [429, 200]
+    assert not costs
+    client = make(lambda *_: {"requests": [limiter["mail"], None], "tokens": None})
+    assert client.get()[0] == 200
+    assert limiter["mail"].peek(0).remaining == 1
+
+
+@every
+def test_a_function_that_is_wrong_fails_its_call_alone(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    results: list[Any] = [3, "mail", limiter["mail"], limiter["mail"]]
+
+    def by_plan(*_: Any) -> Any:
+        return results.pop(0)  # an IndexError at the end
+
+    def in_units(*_: Any) -> Any:
+        return 1 if not results else 0
+
+    client = make(by_plan, cost=in_units)
+    for wrong in (
+        "the limits function .*by_plan' returned 3",
+        "returned 'mail': .* allowed: such as",
+    ):
+        with pytest.raises(LimitFunctionError, match=wrong):
+            client.get()
+    with pytest.raises(
+        LimitFunctionError, match=r"cost function .*in_units' returned 0: cost 0 is not allowed"
+    ):
+        client.get()
+    assert not api.paths
+    assert client.get()[0] == 200
+    with pytest.raises(LimitFunctionError, match=r"by_plan' raised IndexError: 'pop from") as error:
+        client.get()
+    assert isinstance(error.value.__cause__, IndexError)
+    assert limiter["mail"].peek(0).remaining == 1
+
+
+@every
+def test_functions_may_be_async_where_the_client_is(make: Make, limiter: Limiter, api: Api) -> None:
+    async def limits(*_: Any) -> Any:
+        await asyncio.sleep(0)
+        return limiter["mail"]
+
+    async def cost(*_: Any) -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    client = make(limits, cost=cost)
+    if isinstance(client, Looped):
+        assert client.get()[0] == 200
+        assert limiter["mail"].peek(0).remaining == 0
+    else:
+        with pytest.raises(LimitFunctionError, match="limits' is async, but its caller blocks"):
+            client.get()
+        assert not api.paths
 
 
 @http

@@ -13,7 +13,14 @@ import httpx
 import openai
 import pytest
 
-from celery_throttle import Limiter, LimitValueError, Throttled, throttled
+from celery_throttle import (
+    Limiter,
+    LimitFunctionError,
+    LimitValueError,
+    StoreUnavailableError,
+    Throttled,
+    throttled,
+)
 from tests.clients.vendors import Anthropic, OpenAI, Reply
 
 LIMITS = {
@@ -83,6 +90,24 @@ def test_a_call_costs_what_it_has_used(openai_api: OpenAI, limiter: Limiter) -> 
     assert isinstance(client, openai.OpenAI)
     assert chat(client).usage.total_tokens == 200
     assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 200)
+
+
+@pytest.mark.parametrize(
+    ("limits", "wrong"), [(lambda _: 3, "returned 3"), (lambda _: int("gold"), "raised ValueError")]
+)
+def test_the_error_of_a_function_leaves_the_sdk_as_it_is(
+    openai_api: OpenAI, limits: Any, wrong: str
+) -> None:
+    with pytest.raises(LimitFunctionError, match=wrong):
+        chat(make_openai(openai_api, limits))
+    assert not openai_api.log
+
+
+def test_so_does_the_loss_of_the_limits_server(openai_api: OpenAI) -> None:
+    limiter = Limiter("redis://127.0.0.1:1/0", LIMITS)
+    with pytest.raises(StoreUnavailableError):
+        chat(make_openai(openai_api, limiter["requests"]))
+    assert not openai_api.log
 
 
 def test_an_estimate_is_reserved_while_a_call_lasts(openai_api: OpenAI, limiter: Limiter) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from wsgiref.util import setup_testing_defaults
 
 from celery_throttle.inbound import ThrottledASGI, ThrottledWSGI
+from celery_throttle.limiter.limiter import Limiter
 
 HERE = "203.0.113.9"
 
@@ -152,8 +153,11 @@ def _lowered(headers: Pairs) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
 
 
-def make_sites(kind: str) -> Iterator[MakeSite]:
-    """Make sites of one kind, "wsgi" or "asgi", from the arguments of a middleware."""
+def make_sites(kind: str, limiter: Limiter | None = None) -> Iterator[MakeSite]:
+    """Make sites of one kind, "wsgi" or "asgi", from the arguments of a middleware.
+
+    ``limiter``: that of the limits that functions return.
+    """
     if kind == "wsgi":
         yield WSGISite
         return
@@ -162,10 +166,11 @@ def make_sites(kind: str) -> Iterator[MakeSite]:
 
     def make(limits: Any, **options: Any) -> ASGISite:
         site = ASGISite(loop, limits, **options)
-        limiters.append((limits[0] if isinstance(limits, list) else limits).limiter)
+        handle = limits[0] if isinstance(limits, list) else limits
+        limiters.append(getattr(handle, "limiter", limiter))  # a function has none
         return site
 
     yield make
-    for limiter in limiters:
-        loop.run_until_complete(limiter.store.aclose())
+    for each in limiters:
+        loop.run_until_complete(each.store.aclose())
     loop.close()

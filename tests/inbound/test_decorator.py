@@ -15,6 +15,7 @@ import pytest
 from celery_throttle.errors import (
     ConfigurationError,
     KeyTemplateError,
+    LimitFunctionError,
     StoreUnavailableError,
     Throttled,
 )
@@ -118,6 +119,20 @@ def test_functions_take_what_they_name(views: Views) -> None:
         view("eve")
 
 
+def test_limits_of_a_call(views: Views) -> None:
+    limiter = views.limiter
+
+    def limits(name: str) -> Any:
+        return {"ann": limiter["web", "ann"], "bob": None}[name]
+
+    view = views.limited(greet, limits)
+    assert [view(name) for name in ("ann", "ann", "bob", "bob", "bob")][-1] == "hello bob"
+    with pytest.raises(Throttled):
+        view("ann")
+    with pytest.raises(LimitFunctionError, match=r"limits function '.*limits' raised KeyError"):
+        view("eve")
+
+
 def test_ready_made_keys_take_the_request(views: Views) -> None:
     view = views.limited(greet, [views.limiter["web"]], key={"web": by_address()})
     for address in (HERE, HERE, "198.51.100.1"):
@@ -188,6 +203,23 @@ def test_a_view_keeps_its_name_and_signature(limiter: Limiter) -> None:
     view = ratelimit(limiter["web"])(greet)
     assert view.__name__ == "greet"
     assert inspect.signature(view) == inspect.signature(greet)
+
+
+@pytest.mark.parametrize("option", ["limits", "key", "cost"])
+async def test_async_functions_are_for_async_views(limiter: Limiter, option: str) -> None:
+    async def later(name: str) -> Any:
+        await asyncio.sleep(0)
+        return {"limits": limiter["web", "ann"], "key": name, "cost": 2}[option]
+
+    async def agreet(name: str) -> str:
+        return greet(name)
+
+    options: Any = {"limits": limiter["web"], option: later}
+    assert await ratelimit(**options)(agreet)("ann") == "hello ann"
+    handle = limiter["web"] if option == "cost" else limiter["web", "ann"]
+    assert handle.peek(0).remaining == (0 if option == "cost" else 1)
+    with pytest.raises(ConfigurationError, match=f"{option} must not be async"):
+        ratelimit(**options)(greet)
 
 
 def test_methods(limiter: Limiter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from celery_throttle import Throttle
 from celery_throttle.errors import (
     ConfigurationError,
     CostError,
-    KeyValueError,
     LimitError,
+    LimitFunctionError,
     LimitValueError,
     StoreError,
     ThrottleError,
@@ -25,7 +26,7 @@ from celery_throttle.errors import (
 from celery_throttle.inbound import ThrottledWSGI, by_address, by_header
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
-from tests.inbound.sites import HERE, Asked, MakeSite, make_sites
+from tests.inbound.sites import HERE, Asked, MakeSite, WSGISite, make_sites
 from tests.servers.server import Server
 
 START = 1_700_000_000_000_000
@@ -54,8 +55,8 @@ def limiter(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
 
 
 @pytest.fixture(params=["wsgi", "asgi"])
-def make_site(request: pytest.FixtureRequest) -> Iterator[MakeSite]:
-    yield from make_sites(request.param)
+def make_site(request: pytest.FixtureRequest, limiter: Limiter) -> Iterator[MakeSite]:
+    yield from make_sites(request.param, limiter)
 
 
 # Answers
@@ -194,6 +195,29 @@ def test_a_client_that_sends_a_fixed_key_is_counted_once(
     assert limiter["web", "eu"].peek(0).remaining == 2
 
 
+def test_limits_of_a_request(make_site: MakeSite, limiter: Limiter) -> None:
+    """Each plan has limits, or none. Keys and costs are for those that the function returns."""
+    plans = {
+        "free": [limiter["even"], None],
+        "paid": (limiter["web"], limiter["user", "paid"]),
+        "own": None,
+        "test": [],
+    }
+    site = make_site(
+        lambda request: plans[request["plan"]], key={"even": by_address()}, cost={"user": 2}
+    )
+
+    def ask(plan: str) -> tuple[int, str | None]:
+        reply = site.ask(Asked(more={"plan": plan}))
+        return reply.status, reply.about("RateLimit-Policy")[0]
+
+    assert [ask("free"), ask("free")[0]] == [(200, '"even";q=1;w=1'), 429]
+    assert not limiter["even", HERE].peek()
+    assert [ask("paid"), ask("paid")[0]] == [(200, '"web";q=10;w=60, "user";q=1;w=1'), 429]
+    assert limiter["web"].peek(0).remaining == 2
+    assert [ask("own"), ask("test")] * 2 == [(200, None)] * 4
+
+
 def test_costs(make_site: MakeSite, limiter: Limiter) -> None:
     assert make_site(limiter["web"], cost=2).ask().about("X-RateLimit-Remaining") == ["1"]
     refused = make_site(limiter["web"], cost=2).ask()
@@ -211,12 +235,21 @@ def test_costs(make_site: MakeSite, limiter: Limiter) -> None:
 def test_mistakes_of_functions_are_raised(make_site: MakeSite, limiter: Limiter) -> None:
     with pytest.raises(CostError, match="burst is 3"):
         make_site(limiter["web"], cost=lambda _: 4).ask()
-    with pytest.raises(CostError, match="cost 0"):
+    with pytest.raises(LimitFunctionError, match=r"cost function .* returned 0: cost 0"):
         make_site(limiter["web"], cost=lambda _: 0).ask()
-    with pytest.raises(KeyValueError, match="object"):
+    with pytest.raises(LimitFunctionError, match=r"key function .* returned <object object"):
         make_site(limiter["web"], key=lambda _: object()).ask()
-    with pytest.raises(LimitError, match="'wbe'"):
+    with pytest.raises(LimitFunctionError, match="'wbe'"):
         make_site(limiter["web"], cost=lambda _: {"wbe": 1}).ask()
+    with pytest.raises(LimitFunctionError, match="returned 'web': 'web' is not a limit of"):
+        make_site(lambda _: "web").ask()
+    with pytest.raises(UnknownLimitError, match=r"limits function .* returned .*'wbe' is not"):
+        make_site(lambda _: limiter["wbe"]).ask()
+    site = make_site(limiter["web"], key=lambda request: request["plan"])
+    with pytest.raises(LimitFunctionError, match=r"key function .* raised KeyError") as error:
+        site.ask()
+    assert isinstance(error.value.__cause__, KeyError)
+    assert site.ask(Asked(more={"plan": "free"})).status == 200
 
 
 def test_more_keys_than_there_may_be(make_site: MakeSite, limiter: Limiter) -> None:
@@ -365,12 +398,25 @@ def test_what_is_wrong_is_said_at_once(
         make_site(limits, **options)
 
 
-def test_an_async_key_function_is_refused(make_site: MakeSite, limiter: Limiter) -> None:
-    async def key(_: Any) -> str:  # that is the mistake
-        return "key"
+async def _later(request: Any) -> Any:
+    await asyncio.sleep(0)
+    return request["later"]
 
-    with pytest.raises(ConfigurationError, match="key must not be async"):
-        make_site(limiter["web"], key=key)
+
+@pytest.mark.parametrize("option", ["limits", "key", "cost"])
+def test_async_functions_are_for_asgi(make_site: MakeSite, limiter: Limiter, option: str) -> None:
+    later = {"limits": limiter["user"], "key": "ada", "cost": 2}[option]
+    options: Any = {"limits": limiter["user"], option: _later}
+    if make_site is WSGISite:
+        with pytest.raises(ConfigurationError, match=f"{option} must not be async"):
+            make_site(**options)
+        site = make_site(**options | {option: lambda request: _later(request)})  # noqa: PLW0108  # it hides it
+        with pytest.raises(LimitFunctionError, match="is async, but its caller blocks"):
+            site.ask(Asked(more={"later": later}))
+        return
+    assert make_site(**options).ask(Asked(more={"later": later})).status == 200
+    handle = limiter["user", "ada"] if option == "key" else limiter["user"]
+    assert handle.peek(0).remaining == (0 if option == "cost" else 1)
 
 
 def test_limits_of_two_limiters_are_refused(make_site: MakeSite, limiter: Limiter) -> None:

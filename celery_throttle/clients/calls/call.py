@@ -94,15 +94,14 @@ def call_steps(guard: Guard, exchange: Exchange[R], *args: Any, **kwargs: Any) -
         Throttled: the limits refused; nothing was sent.
         StoreUnavailableError: the limits server cannot be reached, and not all of the
             limits are ``outage open``; nothing was sent.
+        LimitFunctionError: a function raised, or returned a wrong value; nothing was sent.
     """
-    limits = guard.limits_of(*args, **kwargs)
-    requirement = limits.require(guard.cost_of(exchange.content, *args, **kwargs))
-    return _run(
-        GuardedCall(guard, limits, exchange, requirement, guard.max_wait, guard.retry_refused)
-    )
-
-
-def _run(call: GuardedCall[R]) -> Steps[R]:
+    limits = yield from guard.limits_of(*args, **kwargs)
+    if limits is None:
+        sent: R = yield Step(exchange.send, exchange.send, may_return_awaitable=True)
+        return sent
+    requirement = yield from guard.requirement(limits, exchange.content, *args, **kwargs)
+    call = GuardedCall(guard, limits, exchange, requirement, guard.max_wait, guard.retry_refused)
     yield from call.begin()
     response, refusal = yield from call.send()
     while refusal is not None and (following := (yield from call.repeat(refusal))) is not None:

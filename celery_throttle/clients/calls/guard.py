@@ -12,8 +12,9 @@ from typing import Any
 
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile, Units, no_units
 from celery_throttle.clients.profiles.reading import Reading
-from celery_throttle.errors import LimitValueError, shown
+from celery_throttle.errors import LimitValueError, ThrottleError, shown
 from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.functions import call_function, result_error, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import Cost, to_units
@@ -22,6 +23,7 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.requirement import CallFunction, Requirement, has_slots
+from celery_throttle.store.steps import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ GuardedLimits = LimitsByQuantity | CallFunction
 
 #: Units for each limit, or a mapping of units by quantity, or a function that returns either.
 CallCost = Cost | Units | CallFunction
+
 
 #: A function that returns units, in the forms of a cost, from what an answer holds.
 Usage = Callable[[Any], Cost | Units]
@@ -61,7 +64,8 @@ class Guard:
     Args:
         limits: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: each
             counts requests. Or a dict of quantity to such limits, such as ``{"requests": ...,
-            "tokens": ...}``. Or a function of the request that returns one of these.
+            "tokens": ...}``. Or a function of the request that returns one of these, or None
+            for no limit.
         profile: What the vendor documents about the API.
         cost: Units, or a dict of units by quantity, or a function that returns either. Default: one
             request, and what the profile estimates.
@@ -106,23 +110,42 @@ class Guard:
         if self._fixed is not None and cost is not None and not callable(cost):
             self._fixed.require(cost)
 
-    def limits_of(self, *args: Any, **kwargs: Any) -> CountedLimits:
-        """Return the limits of a call; the arguments are passed to the function of the limits."""
+    def limits_of(self, *args: Any, **kwargs: Any) -> Steps[CountedLimits | None]:
+        """Return the limits of a call; None if no limit applies to it.
+
+        The arguments are passed to the function of the limits.
+        """
         if self._fixed is not None:
             return self._fixed
-        return CountedLimits(self, counted_limits(self._limits(*args, **kwargs)))  # type: ignore[operator]  # checked
+        function: Any = self._limits
+        result = yield from call_function(function, "limits", *args, **kwargs)
+        limits = without_none(result)
+        if limits is None:
+            return None
+        try:
+            return CountedLimits(self, counted_limits(limits))
+        except ThrottleError as error:
+            raise result_error(function, "limits", result, error) from None
 
-    def cost_of(self, request: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the cost of a call, in the forms of ``cost``.
+    def requirement(
+        self, limits: CountedLimits, request: Callable[[], Any], *args: Any, **kwargs: Any
+    ) -> Steps[Requirement]:
+        """Return what a call requires of its limits.
 
         ``request``: returns what the profile estimates by; the rest goes to the function ``cost``.
         """
-        if self._cost is None:
-            if self.profile.estimate is no_units:
-                return 1
-            body = request()
-            return self.profile.estimate(body) if isinstance(body, Mapping) else {}
-        return self._cost(*args, **kwargs) if callable(self._cost) else self._cost
+        if callable(self._cost):
+            cost = yield from call_function(self._cost, "cost", *args, **kwargs)
+            try:
+                return limits.require(cost)
+            except ThrottleError as error:
+                raise result_error(self._cost, "cost", cost, error) from None
+        if self._cost is not None:
+            return limits.require(self._cost)
+        if self.profile.estimate is no_units:
+            return limits.require(1)
+        body = request()
+        return limits.require(self.profile.estimate(body) if isinstance(body, Mapping) else {})
 
     @property
     def reads_bodies(self) -> bool:

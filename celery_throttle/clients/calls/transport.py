@@ -17,7 +17,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
-from celery_throttle.errors import BlockingWaitError, Throttled
+from celery_throttle.errors import ThrottleError
 from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps, run_steps
 
@@ -55,11 +55,11 @@ class PassingBody:
 
 
 class Interrupt(BaseException):
-    """Carries the refusal of a limit out of an SDK, which repeats or wraps any ``Exception``."""
+    """Carries an error of this package out of an SDK, which repeats or wraps any ``Exception``."""
 
-    def __init__(self, refusal: Throttled | BlockingWaitError) -> None:
-        super().__init__(refusal)
-        self.refusal = refusal
+    def __init__(self, error: ThrottleError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _HttpxExchange(Exchange[Any]):
@@ -158,9 +158,9 @@ class GuardedTransport:
         return exchange
 
     @property
-    def _interrupts(self) -> tuple[type[Throttled | BlockingWaitError], ...]:
+    def _interrupts(self) -> tuple[type[ThrottleError], ...]:
         """The errors that must leave an SDK as they are."""
-        return (Throttled, BlockingWaitError) if self.is_in_sdk else ()
+        return (ThrottleError,) if self.is_in_sdk else ()
 
 
 class SyncGuardedTransport(GuardedTransport):
@@ -177,7 +177,8 @@ class SyncGuardedTransport(GuardedTransport):
                 a task that a worker runs, the task joins its line.
             StoreUnavailableError: The limits server cannot be reached, and not all of the
                 limits are ``outage open``; nothing was sent.
-            ThrottleError: A limit is not defined, or ``cost`` returned no valid value.
+            LimitFunctionError: A function raised, or returned a wrong value; nothing was sent.
+            UnknownLimitError: A limit is not defined.
         """
         exchange = self._exchange(request, _HttpxExchange, self._transport.handle_request)
         try:

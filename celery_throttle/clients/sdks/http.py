@@ -150,7 +150,7 @@ def _unwrapping_class(kind: type) -> type:
             try:
                 return await inner(self, *args, **kwargs)
             except Interrupt as interrupt:
-                raise interrupt.refusal from None
+                raise interrupt.error from None
 
         return type(kind.__name__, (kind,), {"request": arequest})
 
@@ -159,6 +159,6 @@ def _unwrapping_class(kind: type) -> type:
         try:
             return inner(self, *args, **kwargs)
         except Interrupt as interrupt:
-            raise interrupt.refusal from None
+            raise interrupt.error from None
 
     return type(kind.__name__, (kind,), {"request": request})

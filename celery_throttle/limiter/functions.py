@@ -1,0 +1,71 @@
+"""Functions that users give for the limits, keys and costs of requests, in clients and web apps."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from typing import Any
+
+from celery_throttle.errors import (
+    LimitFunctionError,
+    ThrottleError,
+    UnknownLimitError,
+    function_name,
+    shown,
+)
+from celery_throttle.store.steps import Step, Steps
+
+
+def call_function(
+    function: Callable[..., Any], option: str, *args: Any, **kwargs: Any
+) -> Steps[Any]:
+    """Return what a function returns; of an async function, what it returns in the end.
+
+    ``option``: the argument whose value the function is.
+
+    Raises (by the steps):
+        LimitFunctionError: it raised an error that is not one of this package, or it is async and
+            its caller blocks.
+    """
+    try:
+        result = function(*args, **kwargs)
+        if isawaitable(result):
+            result = yield Step(partial(_refuse, result, function, option), lambda: result)
+    except ThrottleError:
+        raise
+    except Exception as error:
+        raise LimitFunctionError(
+            f"{_text(function, option)} raised {type(error).__name__}: {shown(str(error))}"
+        ) from error
+    return result
+
+
+def _refuse(awaitable: Awaitable[Any], function: Callable[..., Any], option: str) -> None:
+    if iscoroutine(awaitable):
+        awaitable.close()
+    raise LimitFunctionError(
+        f"{_text(function, option)} is async, but its caller blocks; allowed: a plain function"
+    )
+
+
+def result_error(
+    function: Callable[..., Any], option: str, result: Any, error: ThrottleError
+) -> ThrottleError:
+    """Return the error for what a function has returned: it names both."""
+    kind = UnknownLimitError if isinstance(error, UnknownLimitError) else LimitFunctionError
+    return kind(f"{_text(function, option)} returned {shown(result)}: {error}")
+
+
+def without_none(limits: Any) -> Any:
+    """Return the limits that a function has returned, without None; None if there are none."""
+    if isinstance(limits, Mapping):
+        pairs = ((quantity, without_none(each)) for quantity, each in limits.items())
+        return {quantity: each for quantity, each in pairs if each is not None} or None
+    if isinstance(limits, (list, tuple)):
+        return [each for each in limits if each is not None] or None
+    return limits
+
+
+def _text(function: Callable[..., Any], option: str) -> str:
+    return f"the {option} function {function_name(function)!r}"
