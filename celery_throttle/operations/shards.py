@@ -18,8 +18,9 @@ another shard for a limit, or none, is granted the limit there as well: by its r
 more. Each shard stores of its limits the epoch of the last answer. Workers repeat that with their
 heartbeats, by :meth:`ShardFence.repeat`, so this lasts for ten seconds at most while a worker of
 the shard lives, and while a move that was under way has not ended. The latest answer counts, and
-the other definition is given up: its tasks go where the limit is. Marks of limits that have left a shard may have a later epoch than the new map, so a
-process that is refused by one tells the home shard of it.
+the other definition is given up: its tasks go where the limit is. Marks of limits that have left a
+shard may have a later epoch than the new map, so a process that is refused by one tells the home
+shard of it.
 """
 
 from __future__ import annotations
