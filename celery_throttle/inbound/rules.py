@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import Any
 
-from celery_throttle.errors import ConfigurationError, LimitError, ThrottleError, shown
+from celery_throttle.errors import (
+    ConfigurationError,
+    LimitError,
+    LimitFunctionError,
+    ThrottleError,
+    shown,
+)
 from celery_throttle.inbound.answers import Policies
 from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limiter.functions import call_function, result_error, without_none
@@ -73,12 +79,12 @@ class Options:
         """Return the rules of a request; None if no limit applies to it.
 
         Raises (by the steps):
-            LimitFunctionError: the function raised, or returned a wrong value.
+            LimitFunctionError: the function returned a wrong value. What it raises is raised.
             UnknownLimitError: the code does not define a limit that it returned.
         """
         if self.limits is None:
             return self.rules
-        result = yield from call_function(self.limits, "limits", request)
+        result = yield from _call(self.limits, "limits", request)
         limits = without_none(result)
         if limits is None:
             return None
@@ -126,7 +132,7 @@ class Rules:
         """Return what a request needs; None if no limit applies to it.
 
         Raises (by the steps):
-            LimitFunctionError: a function raised, or returned no valid key or cost.
+            LimitFunctionError: a function returned no valid key or cost.
         """
         if self.fixed is not None:
             return self.fixed
@@ -135,7 +141,7 @@ class Rules:
             return None
         if not callable(self.cost):
             return make_requirement(refs, self._costs_of(refs, self.cost))
-        cost = yield from call_function(self.cost, "cost", request)
+        cost = yield from _call(self.cost, "cost", request)
         try:
             return make_requirement(refs, self._costs_of(refs, cost))
         except ThrottleError as error:
@@ -173,9 +179,19 @@ class Rules:
         return tuple(dict.fromkeys(found))
 
 
+def _call(function: Callable[..., Any], option: str, request: Any) -> Steps[Any]:
+    """Call a function. What it raises may mean something to the framework: a 404, say."""
+    try:
+        return (yield from call_function(function, option, request))
+    except LimitFunctionError as error:
+        if error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise
+
+
 def _key_of(function: Callable[..., Any], request: Any) -> Steps[str | None]:
     """Return the encoded key of a request; None if no limit applies to it."""
-    value = yield from call_function(function, "key", request)
+    value = yield from _call(function, "key", request)
     if value is None:
         return None
     try:

