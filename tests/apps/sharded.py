@@ -14,28 +14,14 @@ import redis
 from celery import Celery
 
 from celery_throttle import Throttle
-from celery_throttle.limits.shards import parse_shards
 from celery_throttle.signals import throttle_mode_changed
-from celery_throttle.worker.bootstep import ThrottleStep
-from celery_throttle.worker.worker import ThrottleWorker
-from tests.shards import limits_by_shard
 
 LIMITS = json.loads(os.environ["LIMITS"])
-SHARDS = parse_shards(json.loads(os.environ["SHARDS"]))
 
 app = Celery("sharded", broker=os.environ["CELERY_BROKER_URL"])
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
+app.conf.throttle_shards = json.loads(os.environ["SHARDS"])
 throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=2)
-
-
-class ShardedStep(ThrottleStep):
-    """The worker has the shards of the setting."""
-
-    def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # as in its base
-        return ThrottleWorker(c, limits_by_shard(throttle, SHARDS), SHARDS)
-
-
-app.steps["consumer"] = {ShardedStep}
 
 
 def record(name: str, value: str) -> None:
