@@ -149,6 +149,17 @@ class AppLimits(Limiter):
             [self] if self.parts is None else [cast("AppLimits", each) for each in self.parts.all()]
         )
 
+    def parts_with(self, ref: LimitRef | None) -> list[AppLimits]:
+        """Return the parts of the shards that have a limit, or a key of it; None: all parts.
+
+        Raises:
+            StoreError: the home shard cannot be reached, which knows that.
+        """
+        if self.parts is None or ref is None:
+            return self.app_parts
+        self.run_plan(self.parts.locate(ref.name))
+        return cast("list[AppLimits]", self.parts.find_all(ref))
+
     def look_up_key(self, ref: LimitRef, written: LimitByKey) -> None:
         """Put in force what the function of a limit gives to a key. It may block.
 
