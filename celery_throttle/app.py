@@ -71,6 +71,10 @@ class Throttle(AppLimits):
         outage_grace: Seconds, 0 to 3600, for which a worker starts no task with limits if it starts
             in an outage and does not know the number of workers; default 30.
         rules: The path of a rules file, which workers watch. Default: none.
+        shards: The shards by name, to which limits are assigned, each with keys of its own, on
+            another node of a cluster or another server; see :class:`Limiter` and
+            :doc:`/how-to/shards`. Default: all limits are in one shard. All limits of a task are in
+            one shard.
 
     Raises:
         LimitError: A definition in ``limits`` is wrong.
@@ -106,6 +110,7 @@ class Throttle(AppLimits):
         outage_workers: int | None = None,
         outage_grace: float | None = None,
         rules: str | os.PathLike[str] | None = None,
+        shards: Mapping[str, Any] | None = None,
     ) -> None:
         given = dict(locals())  # the settings, by name
         if not isinstance(app, Celery):

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from celery_throttle import Limiter
 from celery_throttle.limiter.backend import make_backend
-from celery_throttle.limits.shards import HOME, Shard, ShardEntry, ShardMap
+from celery_throttle.limits.shards import HOME, Shard
 from celery_throttle.operations.shards import ShardFence, ShardIdentity
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
-from celery_throttle.tasks.app_limits import AppLimits
 
 HOME_KEYS = Keys()
 
@@ -44,33 +43,3 @@ def shard_limiter(
         limiter.backend = make_backend(url, limiter.limits, keys, timeout=30, fence=fence)
         limiter.home_store = Store(home_url or url, timeout=30)
     return limiter
-
-
-def limits_by_shard(home: AppLimits, shard_map: ShardMap) -> dict[str, AppLimits]:
-    """Return the limits of each shard of an app, for its worker."""
-    parts = {
-        str(shard): _part(home, entry, shard)
-        for entry in shard_map.entries.values()
-        for shard in entry.shards
-    }
-    return {HOME: home, **parts}
-
-
-def _part(home: AppLimits, entry: ShardEntry, shard: Shard) -> AppLimits:
-    settings = home.settings
-    url = entry.url or settings.url
-    given = {
-        "url": url,
-        "limits": settings.limits,
-        "lease": settings.lease,
-        "prefix": shard_prefix(settings.prefix, shard),
-    }
-    part = AppLimits(home.app, given)
-    fence = ShardFence(home.keys, ShardIdentity.of(entry))
-    part.backend = make_backend(
-        url, settings.limits, part.keys, timeout=settings.timeout, fence=fence
-    )
-    part.home_store = home.store
-    if entry.url is None:
-        part.backend = part.backend._replace(store=home.store)
-    return part

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from celery_throttle.errors import ConfigurationError
@@ -143,6 +144,16 @@ class Parts:
         if location is not None:
             self.assign({name: location})
 
+    def apply_rules(
+        self, shard: Shard, file: FileRules, author: Author | None = None, *, is_new: bool = False
+    ) -> Plan[Applied]:
+        """Put the rules of a file in force that are in one shard."""
+        shards_of, rules = self.shard_map.shards_of, file.rules
+        limits = {ref: own for ref, own in rules.limits.items() if shard in shards_of(ref)}
+        weights = {ref: own for ref, own in rules.weights.items() if shard in shards_of(ref)}
+        own, part = file._replace(own=Rules(limits, weights)), self[shard]
+        return on(part, part.plans.apply_rules(own, author, is_new=is_new))
+
     def assign(self, assigned: Mapping[str, str]) -> bool:
         """Note where the home shard has put limits; return whether that was unknown."""
         with self._lock:
@@ -152,6 +163,12 @@ class Parts:
             self.shard_map = self.shard_map.with_assigned(assigned)
             self._found.clear()
         return True
+
+
+def _new_core(limits: Mapping[str, Limits]) -> LimiterCore:
+    core = LimiterCore()
+    core.limits = limits
+    return core
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +181,22 @@ class MakePart:
         prefix: of the home shard.
         timeout: see :class:`~celery_throttle.store.client.Store`.
         clock: replaces the servers'.
+        new: makes a part with some limits.
+        restore: makes the plan that puts the rules file in force in a shard that has lost it.
     """
 
     url: str
     limits: Mapping[str, Limits]
     prefix: str
     timeout: float
-    clock: Clock | None
+    clock: Clock | None = None
+    new: Callable[[Mapping[str, Limits]], LimiterCore] = _new_core
+    restore: Callable[[Parts, Shard], Plan[None]] | None = None
 
     def __call__(self, parts: Parts, shard: Shard) -> LimiterCore:
         """Return the part of a shard."""
-        part = LimiterCore()
-        part.limits = LimitsOfShard(parts, shard, self.limits)
+        limits = LimitsOfShard(parts, shard, self.limits)
+        part = self.new(limits)
         part.keys = Keys(shard_prefix(self.prefix, shard))
         part.clock = self.clock
         url, store, fence = self.url, None, None
@@ -188,9 +209,10 @@ class MakePart:
             if shard != first and not is_cluster_url(url):  # one server has the keys of all
                 store = parts[first].store
         part.backend = make_backend(
-            *(url, part.limits, part.keys),
+            *(url, limits, part.keys),
             timeout=self.timeout,
             clock=self.clock,
+            restore=self.restore and partial(self.restore, parts, shard),
             fence=fence,
             store=store,
         )
@@ -306,13 +328,11 @@ class ShardedPlans:
             try:
                 return (yield from on(part, make(part.plans)))
             except OtherShardError as error:
-                if not self.parts.assign(error.assigned) or not self._can_reach(error):
+                self.parts.assign(error.assigned)  # or another thread has
+                if self.parts.find(refs) is part:
                     raise
         part = self.parts.find(refs)
         return (yield from on(part, make(part.plans)))
-
-    def _can_reach(self, error: OtherShardError) -> bool:
-        return error.shard == HOME or error.shard in self.parts.shard_map.entries
 
     def list_names(self) -> Plan[tuple[int, list[str]]]:
         """Return the time of the home shard in microseconds, and the names of all limits."""
@@ -338,23 +358,19 @@ class ShardedPlans:
     def apply_rules(
         self, file: FileRules, author: Author | None = None, *, is_new: bool = False
     ) -> Plan[Applied]:
-        """Put the rules of a file in force, in each shard those of its limits."""
+        """Put the rules of a file in force, in each shard those of its limits.
+
+        If it is interrupted, the same call completes it.
+        """
         for name in {ref.name for ref in (*file.rules.limits, *file.rules.weights)}:
             yield from self.parts.locate(name)
-        applied = []
-        for shard in self.parts.shards:
-            part = self.parts[shard]
-            own = file._replace(rules=self._rules_of(shard, file.rules))
-            done = yield from on(part, part.plans.apply_rules(own, author, is_new=is_new))
-            applied.append(done)
-        return applied[0]
-
-    def _rules_of(self, shard: Shard, rules: Rules) -> Rules:
-        """Return the rules of one shard, with all routes."""
-        shards_of = self.parts.shard_map.shards_of
-        limits = {ref: own for ref, own in rules.limits.items() if shard in shards_of(ref)}
-        weights = {ref: own for ref, own in rules.weights.items() if shard in shards_of(ref)}
-        return Rules(limits, weights, rules.routes)
+        home, *others = self.parts.shards
+        # The home shard decides which file is the newest, by its clock.
+        applied = yield from self.parts.apply_rules(home, file, author, is_new=is_new)
+        for shard in others if applied.accepted else ():
+            own = file._replace(modified=applied.modified)
+            yield from self.parts.apply_rules(shard, own, author)
+        return applied
 
 
 def backend_of_parts(parts: Parts) -> Backend:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.limits.key import LimitRef, check_name, format_key
+from celery_throttle.limits.key_template import KeyTemplate
 
 #: The name of the shard of the limits that no other shard has.
 HOME = "home"
@@ -177,8 +178,31 @@ class ShardMap:
         for ref in refs:
             found.setdefault(self.shard_of(ref), ref)
         if len(found) > 1:
-            raise _two_shards_error(*list(found.items())[:2])
+            shown = [(str(shard), _shown_ref(ref)) for shard, ref in found.items()]
+            raise _two_shards_error(*shown[:2])
         return next(iter(found), HOME_SHARD)
+
+    def check_templates(self, templates: Iterable[KeyTemplate]) -> None:
+        """Check that every call with these limits has all of them in one shard.
+
+        Raises:
+            ConfigurationError: They are in two shards; or an entry divides two of them by key, and
+                their keys are made of different arguments. Else as :meth:`shard_of`.
+        """
+        found: dict[object, tuple[str, str]] = {}
+        for template in templates:
+            entry = self.entry_of(template.name)
+            shard: object
+            if entry is None or entry.by_key is None or not template.arguments:
+                ref = None if template.arguments else template.ref()
+                shard = self.shard_of(ref or LimitRef(template.name, None))
+                name = str(shard)
+            else:  # of each call by its key
+                name, key = entry.name, template.text.partition(":")[2].replace("?}", "}")
+                shard = name, key
+            found.setdefault(shard, (name, repr(template.text)))
+        if len(found) > 1:
+            raise _two_shards_error(*list(found.values())[:2])
 
     def shards_of(self, ref: LimitRef) -> tuple[Shard, ...]:
         """Return the shards that have a limit: all of its entry if it is divided by key.
@@ -282,13 +306,12 @@ def _overlap(one: str, other: str) -> bool:
     return row[0]
 
 
-def _two_shards_error(
-    one: tuple[Shard, LimitRef], other: tuple[Shard, LimitRef]
-) -> ConfigurationError:
-    shards = " and ".join(f"{_shown_ref(ref)} in shard '{shard}'" for shard, ref in (one, other))
+def _two_shards_error(one: tuple[str, str], other: tuple[str, str]) -> ConfigurationError:
+    """Return the error about two limits: the text of the shard, and that of the limit."""
+    shards = " and ".join(f"{limit} in shard '{shard}'" for shard, limit in (one, other))
     write = (
         "give them the same key"
-        if one[0].name == other[0].name
+        if one[0].partition("/")[0] == other[0].partition("/")[0]
         else "name both in the same entry of throttle_shards, or in none"
     )
     return ConfigurationError(

@@ -187,9 +187,9 @@ class MemoryPlans(AcquirePlans):
         self, file: FileRules, author: Author | None = None, *, is_new: bool = False
     ) -> Applied:
         now = self._now()
-        changed = {*self._rules, *file.rules.limits} - self._set
+        changed = {*self._rules, *file.in_shard.limits} - self._set
         self._rules.clear()
-        self._rules.update(file.rules.limits)
+        self._rules.update(file.in_shard.limits)
         # A key gets limits of its own before its name changes, and loses them after that.
         first = {ref for ref in changed if ref.key is not None and ref in self._rules}
         for ref in (*sort_refs(first), *sort_refs(changed - first)):

@@ -44,11 +44,19 @@ class FileRules(NamedTuple):
         rules: of the file.
         source: its path.
         modified: when it was modified, in microseconds since 1970.
+        own: those of its limits and weights that are in the shard where they are put in force;
+            None: all. Each shard stores the text of the whole file.
     """
 
     rules: Rules
     source: str
     modified: int
+    own: Rules | None = None
+
+    @property
+    def in_shard(self) -> Rules:
+        """The limits and weights that are put in force."""
+        return self.rules if self.own is None else self.own
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ def apply_rules(
             has changed.
     """
     author = author or author_of_file(file.source)
-    rows = _rows_of(context, file.rules)
+    rows = _rows_of(context, file.in_shard)
     modified, is_again = 0 if is_new else file.modified, False
     while True:
         call = _rules_call(context, "look", file.rules.digest, modified, is_again=is_again)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery, Task, _state
 
@@ -18,8 +18,9 @@ from celery_throttle.errors import (
     ThrottleError,
     function_name,
 )
-from celery_throttle.limiter.backend import Backend, Plans, disabled_backend, make_backend
+from celery_throttle.limiter.backend import Backend, disabled_backend, make_backend
 from celery_throttle.limiter.limiter import Limiter
+from celery_throttle.limiter.parts import MakePart, Parts, backend_of_parts
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
@@ -27,8 +28,8 @@ from celery_throttle.limits.requirement import LimitByKey
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import note_change, put_looked_up
-from celery_throttle.operations.memory import MemoryPlans
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.url import is_memory_url
 from celery_throttle.tasks.app_rules import AppRules, Declared
@@ -120,27 +121,50 @@ class AppLimits(Limiter):
         limits, settings = self.code_limits, self.settings
         if not settings.enabled:
             return disabled_backend(limits, self.keys, "throttle_enabled is False")
-        backend = make_backend(
-            *(settings.url, limits, self.keys),
-            timeout=settings.timeout,
-            # The server may have lost what the rules file defines.
-            restore=lambda: self._apply_rules_file(self.plans),
-        )
+        # A server may have lost what the rules file defines: ``restore``.
+        if settings.shards.entries:
+            make = MakePart(
+                *(settings.url, limits, settings.prefix, settings.timeout),
+                new=lambda _: AppPart(self),
+                restore=lambda parts, shard: self._apply_rules_file(
+                    partial(parts.apply_rules, shard)
+                ),
+            )
+            backend = backend_of_parts(Parts(settings.shards, make))
+        else:
+            backend = make_backend(
+                *(settings.url, limits, self.keys),
+                timeout=settings.timeout,
+                restore=lambda: self._apply_rules_file(self.plans.apply_rules),
+            )
         if is_memory_url(settings.url):
-            self.run_plan(self._apply_rules_file(backend.plans))
+            self.run_plan(self._apply_rules_file(backend.plans.apply_rules))
         return backend
 
-    def _apply_rules_file(self, plans: Plans | MemoryPlans) -> Plan[None]:
+    def _apply_rules_file(self, apply: Callable[[FileRules], Plan[Applied]]) -> Plan[None]:
         if self.rules_file is not None:
             self.rules_file.in_use()  # reads it, unless a thread of the worker does
             if self.rules_file.of_file is not None:
                 with suppress(RulesError):  # the worker logs it
-                    yield from plans.apply_rules(self.rules_file.of_file)
+                    yield from apply(self.rules_file.of_file)
 
     @property
-    def parts(self) -> None:
-        """None: an app has one shard."""
-        return
+    def app_parts(self) -> list[AppLimits]:
+        """The part of each shard, that of the home shard first; without shards this."""
+        return (
+            [self] if self.parts is None else [cast("AppLimits", each) for each in self.parts.all()]
+        )
+
+    def parts_with(self, ref: LimitRef | None) -> list[AppLimits]:
+        """Return the parts of the shards that have a limit, or a key of it; None: all parts.
+
+        Raises:
+            StoreError: the home shard cannot be reached, which knows that.
+        """
+        if self.parts is None or ref is None:
+            return self.app_parts
+        self.run_plan(self.parts.locate(ref.name))
+        return cast("list[AppLimits]", self.parts.find_all(ref))
 
     def look_up_key(self, ref: LimitRef, written: LimitByKey) -> None:
         """Put in force what the function of a limit gives to a key. It may block.
@@ -212,7 +236,7 @@ class AppLimits(Limiter):
     @cached_property
     def swallowed(self) -> SwallowedWaits:
         """Warns of tasks that catch the error with which they should step out."""
-        return SwallowedWaits(self.app, self)
+        return SwallowedWaits(self.app, self.app_parts[0])
 
     def bind_task(self, task: type[Task]) -> None:
         """Forget the limits of a task that is defined, or defined anew."""
@@ -253,6 +277,42 @@ class AppLimits(Limiter):
                 templates = () if limits is None else limits.templates
                 names.update(template.name for template in templates if template.parts)
         return names
+
+
+class AppPart(AppLimits):
+    """The limits of an app as they are decided in one of its shards.
+
+    :class:`~celery_throttle.limiter.parts.MakePart` gives it its keys and its server.
+
+    Args:
+        whole: the limits of the app.
+
+    :meta private:
+    """
+
+    def __init__(self, whole: AppLimits) -> None:
+        super().__init__(whole.app, {})
+        self._whole = whole
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the app."""
+        return self._whole.settings
+
+    @property
+    def rules_file(self) -> AppRules | None:
+        """The rules file of the app; None if it has none."""
+        return self._whole.rules_file
+
+    @property
+    def declared(self) -> Declared:
+        """The limits and routes of the app, in all shards."""
+        return self._whole.declared
+
+    @property
+    def own_broker(self) -> str:
+        """The broker that workers consume from."""
+        return self._whole.own_broker
 
 
 def _read_headers(packed: bytes) -> Mapping[str, Any]:

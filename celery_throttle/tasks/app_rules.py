@@ -20,7 +20,7 @@ from celery_throttle.limits.rules.rules import Route, Rules, compile_route
 from celery_throttle.operations.rules import FileRules
 from celery_throttle.tasks.functions import read_attribute
 from celery_throttle.tasks.settings import Settings
-from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.tasks.task_limits import TaskLimits, named
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,10 @@ class Declared:
             return None
         known = self.limits if known is None else known
         cost = read_attribute(task, "throttle_cost", 1) if route.cost is None else route.cost
-        return TaskLimits.read(task, route.limits, cost, known)
+        limits = TaskLimits.read(task, route.limits, cost, known)
+        with named(f"task {task.name!r}"):
+            self._settings.shards.check_templates(limits.templates)
+        return limits
 
     def error_of(self, task: Any) -> ThrottleError | None:
         """Return the error that :meth:`read` raises, or None."""

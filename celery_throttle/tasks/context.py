@@ -23,7 +23,12 @@ from celery.app.task import Context
 from celery.signals import task_postrun
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import SentRequestsError, Throttled, ThrottleError
+from celery_throttle.errors import (
+    ConfigurationError,
+    SentRequestsError,
+    Throttled,
+    ThrottleError,
+)
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
@@ -138,8 +143,9 @@ class Run:
         """Use units that the run has, and acquire the rest. If the limits refuse, step out.
 
         A run that waited for these limits before, or begins with units of them anyway, does not
-        step out, but waits in place: the next run could not do better. So does a run with other
-        calls under way, which may send their requests. It steps out if they are all refused.
+        step out, but waits in place: the next run could not do better. So does a run whose own
+        limits are in another shard, and one with other calls under way, which may send their
+        requests. The latter steps out if they are all refused.
 
         Raises:
             TaskThrottled: the limits refuse, and the run steps out.
@@ -183,7 +189,16 @@ class Run:
 
     def _may_step_out(self, rest: Requirement) -> bool:
         is_new = self._begun_with.isdisjoint((ref.name, ref.key) for ref in rest.refs)
-        return is_new and (self.restarts or self._taken == 0)
+        return is_new and (self.restarts or self._taken == 0) and self._is_in_shard(rest)
+
+    def _is_in_shard(self, rest: Requirement) -> bool:
+        """Whether the next run could begin with these units too: no call decides in two shards."""
+        begun_with = (LimitRef(*item) for item in self._begun_with)
+        try:
+            self._throttle.check_together([*begun_with, *rest.refs])
+        except ConfigurationError:
+            return False
+        return True
 
     def _await_other_calls(self) -> Plan[None]:
         """Wait until one of the other calls is to send its request, or all are refused as well."""
@@ -249,7 +264,8 @@ class Run:
         Raises:
             TaskThrottled: the run steps out.
         """
-        if self._taken > (taken is not None) or self._acquiring:
+        is_sent = self._taken > (taken is not None)
+        if is_sent or self._acquiring or not self._is_in_shard(requirement):
             return stop <= self._throttle.settings.max_wait_in_place
         label = " ".join(map(self._throttle.keys.field, requirement.refs))
         if self.refusals.get(label, 0) >= most:

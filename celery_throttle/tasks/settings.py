@@ -12,10 +12,12 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from celery_throttle.errors import ConfigurationError, ThrottleError, shown
+from celery_throttle.limiter.parts import check_urls
 from celery_throttle.limits.key import HasRef
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS, Limits
 from celery_throttle.limits.requirement import CallFunction, LimitByKey, parse_definitions
 from celery_throttle.limits.rules.rules import Route
+from celery_throttle.limits.shards import ShardMap, parse_shards
 from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.store.url import is_store_url, safe_url
 from celery_throttle.tasks import option_warnings
@@ -190,6 +192,14 @@ class Settings:
             )
         return url
 
+    @cached_property
+    def shards(self) -> ShardMap:
+        """The shard of each limit."""
+        shard_map = parse_shards(self.given("shards", {}))
+        if shard_map.entries:
+            check_urls(shard_map, self.url)
+        return shard_map
+
     @property
     def has_server(self) -> bool:
         """Whether limits are enabled, and have a URL, valid or not, or a broker that keeps them."""
@@ -225,6 +235,11 @@ class Settings:
         if publish == "line" and self.waiting == "broker":
             raise ConfigurationError(
                 "throttle_publish is 'line', but there are no lines: throttle_waiting is 'broker'"
+            )
+        if publish == "line" and self.shards.entries:
+            raise ConfigurationError(
+                "throttle_publish is 'line', which does not work with throttle_shards yet; "
+                "allowed with them: 'broker'"
             )
         return publish
 

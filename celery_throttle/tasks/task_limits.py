@@ -111,7 +111,7 @@ class TaskLimits:
         templates = tuple(entry for entry in entries if isinstance(entry, KeyTemplate))
         max_wait = getattr(task, "throttle_max_wait", None)
         names = [template.name for template in templates]
-        with _named(where):
+        with named(where):
             costs = TaskCosts.read(
                 cost,
                 names,
@@ -180,7 +180,7 @@ def _read_kept(task: type[Task] | Task, where: str) -> Kept:
 
 
 @contextmanager
-def _named(where: str) -> Iterator[None]:
+def named(where: str) -> Iterator[None]:
     """Put the place of a mistake in front of the error."""
     try:
         yield
@@ -200,7 +200,7 @@ def read_entries(
     """
     items = items_of_spec(spec)
     functions: Any = [item for item in items if is_function(item)]
-    with _named(where):
+    with named(where):
         others: Any = [item for item in items if item not in functions] if functions else spec
         templates = () if functions and not others else parse_templates(others)
         for template in templates:

@@ -13,13 +13,14 @@ from celery_throttle.errors import (
     ThrottleError,
     UnknownLimitError,
 )
+from celery_throttle.limits.key_template import KeyTemplate
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.requirement import parse_definitions
 from celery_throttle.store.client import Store
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task import ThrottledTask, is_limited_elsewhere
-from celery_throttle.tasks.task_limits import read_entries
+from celery_throttle.tasks.task_limits import named, read_entries
 
 #: Replaces a limit that cannot be read, so that its tasks are checked for other mistakes.
 _ANY = (Limit.parse("1000000/s burst 1000000"),)
@@ -64,7 +65,7 @@ def _find_mistakes(throttle: AppLimits) -> list[ThrottleError]:
     settings, found = throttle.settings, list(throttle.settings.mistakes())
     try:
         written, routes, enabled = settings.written_limits, settings.routes, settings.enabled
-        _ = settings.rules
+        shards, _ = settings.shards, settings.rules
     except ConfigurationError:  # it was found; without limits nothing else can be checked
         return found
     known: dict[str, Limits] = {}
@@ -82,7 +83,10 @@ def _find_mistakes(throttle: AppLimits) -> list[ThrottleError]:
             Store(settings.url, timeout=settings.timeout, prefix=settings.prefix)
     for pattern, route in routes.items():
         with _collected(found):
-            read_entries(route.limits, known, f"throttle_routes[{pattern!r}]")
+            where = f"throttle_routes[{pattern!r}]"
+            templates = read_entries(route.limits, known, where)
+            with named(where):
+                shards.check_templates(each for each in templates if isinstance(each, KeyTemplate))
     for _, task in sorted(throttle.app.tasks.items()):
         with _collected(found):
             _check_task(throttle, task, known)

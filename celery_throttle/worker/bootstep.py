@@ -9,7 +9,6 @@ from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # missing in the stubs
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.limits.shards import HOME
 from celery_throttle.store.url import MEMORY_URL, is_memory_url
 from celery_throttle.tasks import validation
 from celery_throttle.tasks.context import return_unused_units
@@ -67,11 +66,13 @@ class ThrottleStep(bootsteps.StartStopStep):
                 # Limits by a route; others were checked where the task is defined.
                 if route is not None and getattr(task, "throttle", None) is None:
                     warn_of_rate_limit(task)
-            check_store(throttle.store, throttle.keys, throttle.settings.checks)
+            keys_by_store = {part.store: part.keys for part in reversed(throttle.app_parts)}
+            for store, keys in keys_by_store.items():
+                check_store(store, keys, throttle.settings.checks)
 
     def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # the base returns what it made
         """Make what outlives lost connections to the broker."""
-        return ThrottleWorker(c, {HOME: c.app.throttle})
+        return ThrottleWorker(c)
 
     def register_with_event_loop(self, _c: Any, _hub: Any) -> None:
         """Attach to the event loop, which was emptied if the connection was lost."""

@@ -34,7 +34,6 @@ from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.health.queues import WorkerQueues
 from celery_throttle.worker.health.report import StatusReport
-from celery_throttle.worker.health.rules_watch import RulesWatch
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.waiting.broker_wait import BrokerWaitPolicy
@@ -57,6 +56,8 @@ class Shard:
         worker: the name of the worker, which no other worker has.
         timers: the timers of the worker.
         names_in: returns those of some limits that are in the shard.
+        learn: remembers the shards of limits; returns whether that was unknown.
+        refresh_rules: adopts the rules in force; returns whether there is a rules file.
         poll_interval: longest time between two polls of a worker with a free process, in seconds.
     """
 
@@ -71,14 +72,16 @@ class Shard:
         worker: str,
         timers: Timers,
         *,
-        names_in: Callable[[Iterable[str]], list[str]] = list,
-        poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS,
+        names_in: Callable[[Iterable[str]], list[str]],
+        learn: Callable[[Mapping[str, str]], bool],
+        refresh_rules: Callable[[], bool],
+        poll_interval: float,
     ) -> None:
         self.throttle = throttle
         self._timers = timers
         self._names_in = names_in
-        #: Remembers the shards of limits; returns whether that was unknown.
-        self.learn: Callable[[Mapping[str, str]], bool] = _ignore
+        self._learn = learn
+        self._refresh_rules = refresh_rules
         #: The present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
         #: Called in the thread of the heartbeats, after each of them.
@@ -93,11 +96,6 @@ class Shard:
             self.claims, lambda: consumer.strategies, self.queues.names_by_lines
         )
         self._status = StatusReport(throttle, names_in)
-        self._rules = (
-            None
-            if throttle.rules_file is None
-            else RulesWatch(throttle.rules_file, throttle.plans, throttle.run_plan, worker)
-        )
         self.membership = Membership(
             throttle,
             worker,
@@ -120,7 +118,8 @@ class Shard:
         self.leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
         self._outcomes = FanOutOutcomes(store, keys, timers)
-        self.is_registered = False
+        #: Limits that were put in force here; None before the first time.
+        self._registered: set[str] | None = None
 
     def connect(self, connection: BrokerConnection) -> None:
         """Make the parts that live as long as a connection to the broker."""
@@ -145,7 +144,7 @@ class Shard:
             report_ungated=self._status.report_ungated,
             refresh_rules=self._refresh_rules,
             deciding=connection.deciding,
-            learn=self.learn,
+            learn=self._learn,
         )
         dispatcher = Dispatcher(
             consumer, self.claims, self._quarantine, pool, timers, self._outcomes
@@ -178,10 +177,9 @@ class Shard:
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
         throttle = self.throttle
-        self._poll_rules()  # before the limits of the code: they are not in force for a moment
         self.register()
         self.membership.start()
-        prefix = throttle.settings.prefix
+        prefix = throttle.keys.prefix
         other_prefix = "" if prefix == DEFAULT_PREFIX else f", prefix {prefix!r}"
         logger.info("Limits are decided by %s%s", throttle.store.url, other_prefix)
         self._status.begin()
@@ -215,8 +213,6 @@ class Shard:
         """Stop, as the worker shuts down. Running tasks keep their leases."""
         self._call.report()
         self.membership.stop()
-        if self._rules is not None:
-            self._rules.stop()
 
     def end(self) -> None:
         """End: no task runs any more. Tasks that are not acknowledged were not begun or cut off."""
@@ -229,7 +225,7 @@ class Shard:
         """Return what ``celery inspect stats`` shows of the shard."""
         return {
             "server": self.throttle.store.url,
-            "prefix": self.throttle.settings.prefix,
+            "prefix": self.throttle.keys.prefix,
             **self._outage.stats(),
             "workers": self.membership.workers or 1,
             "claims": len(self.claims),
@@ -238,24 +234,15 @@ class Shard:
             "postponed": 0 if self._connection is None else len(self._delayed),
         }
 
-    def _refresh_rules(self) -> bool:
-        """Adopt the rules in force; return whether there is a rules file."""
-        if self._rules is not None:
-            self._rules.refresh()
-        return self._rules is not None
-
-    def _poll_rules(self) -> None:
-        if self._rules is not None:
-            self._rules.poll()
-
     def register(self) -> None:
-        """Register the limits that are in this shard, once.
+        """Register the limits that are in this shard, once; others may become known later.
 
         A limit that is missing later is registered when it is used.
         """
-        if not self.is_registered:
-            self.is_registered = True  # until another shard learns that a limit is here
-            self.is_registered &= self._put_in_force(self.throttle.plans.register)
+        names = {*self._names_in(self.throttle.code_limits)}
+        is_done = self._registered is not None and names <= self._registered
+        if not is_done and self._put_in_force(self.throttle.plans.register):
+            self._registered = names
 
     def repeat(self) -> None:
         """Repeat to the home shard that the limits are in this shard, as it may have lost that."""
@@ -283,9 +270,10 @@ class Shard:
             limits = throttle.code_limits
             own = {name: limits[name] for name in self._names_in(limits)}
             try:
-                self.learn(throttle.run_plan(plan(own)) or {})
+                self._learn(throttle.run_plan(plan(own)) or {})
             except OtherShardError as error:
-                if self.learn(error.assigned):
+                self._learn(error.assigned)  # or another thread has
+                if self._names_in(own) != [*own]:
                     continue
             except ConfigurationError:
                 logger.exception("The limits of a shard are not registered")
@@ -298,7 +286,6 @@ class Shard:
         if self.membership.quarantined:
             self._quarantine.recall()
         self.on_heartbeat()
-        self._poll_rules()
         self._status.run(self.membership.newest_change)
 
     def _on_return(self) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from celery_throttle.errors import ConfigurationError, ThrottleError
-from celery_throttle.limits.shards import HOME, OtherShardError, ShardMap
+from celery_throttle.limiter.parts import Parts
+from celery_throttle.limits.shards import HOME, HOME_SHARD, ShardMap
+from celery_throttle.limits.shards import Shard as ShardName
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.gates import attach_gates
 from celery_throttle.worker.admission.request_limits import has_limits, limits_of, requirement_of
 from celery_throttle.worker.connection import BrokerConnection
+from celery_throttle.worker.health.rules_watch import RulesWatch
 from celery_throttle.worker.health.split_limits import SplitLimits
 from celery_throttle.worker.hooks import internals
 from celery_throttle.worker.hooks.announcements import defer_receipts
@@ -34,52 +36,66 @@ class ThrottleWorker:
 
     Args:
         consumer: Celery's consumer.
-        shards: the limits of each shard, by the text of the shard: ``"home"``, ``"mail"``,
-            ``"tenants/3"``. Each may contain all limits of the app.
-        shard_map: says in which shard each limit is; the worker learns where the home shard has put
-            it.
     """
 
-    def __init__(
-        self,
-        consumer: Any,
-        shards: Mapping[str, AppLimits],
-        shard_map: ShardMap = ShardMap(),  # noqa: B008  # immutable
-    ) -> None:
+    def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
         self.name = f"{consumer.hostname}:{os.getpid()}:{uuid4().hex[:8]}"
         self.timers = make_timers(consumer)
-        self._throttle: AppLimits = consumer.app.throttle
+        throttle: AppLimits = consumer.app.throttle
+        self._throttle = throttle
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
-        self._map = shard_map
-        self._shards = {name: self._make_shard(name, limits) for name, limits in shards.items()}
-        for shard in self._shards.values():
-            shard.learn = self.learn
-        self._home = self._shards[HOME]
+        #: The shard of each limit, which the calls of the app in this process learn as well.
+        self._parts = throttle.parts or Parts(ShardMap(), lambda *_: throttle)
+        self._rules = self._watch_rules()
+        self._shards = {shard: self._make_shard(shard) for shard in self._parts.shards}
+        self._home = self._shards[HOME_SHARD]
         self._servers = servers_of(self._shards.values(), self.name)
         self._split_limits = SplitLimits(consumer, self._home.membership)
-        self._home.on_heartbeat = self._split_limits.after_heartbeat
-        for name, shard in self._shards.items():
-            if name != HOME:  # each has marks of its own, also those that divide one limit
-                shard.on_heartbeat = shard.repeat
+        for shard in self._shards.values():  # each has marks of its own of a divided limit
+            shard.on_heartbeat = shard.repeat
+        self._home.on_heartbeat = self._after_home_heartbeat
         bypass_rate_limits(consumer)
-        limited = partial(has_limits, self._throttle)
+        limited = partial(has_limits, throttle)
         defer_receipts(consumer, limited)
         consumer.strategies = Strategies(consumer, install, limited)
 
-    def _make_shard(self, name: str, limits: AppLimits) -> Shard:
+    def _make_shard(self, shard: ShardName) -> Shard:
         longest = tuning.SHARD_POLL_INTERVAL_SECONDS
-        if name == HOME:
+        if shard == HOME_SHARD:
             longest = tuning.MAX_POLL_INTERVAL_SECONDS
         return Shard(
-            limits,
+            cast("AppLimits", self._parts[shard]),
             self.consumer,
             self.name,
             self.timers,
-            names_in=partial(self._names_in, name),
+            names_in=lambda names: [name for name in names if self._parts.has(shard, name)],
+            learn=self._parts.assign,
+            refresh_rules=self._refresh_rules,
             poll_interval=longest,
         )
+
+    def _watch_rules(self) -> RulesWatch | None:
+        throttle, home = self._throttle, self._parts.home
+        if throttle.rules_file is None:
+            return None
+        apply = throttle.plans.apply_rules
+        return RulesWatch(throttle.rules_file, home.plans, throttle.run_plan, apply, self.name)
+
+    def _refresh_rules(self) -> bool:
+        """Adopt the rules in force; return whether there is a rules file."""
+        if self._rules is not None:
+            self._rules.refresh()
+        return self._rules is not None
+
+    def _poll_rules(self) -> None:
+        if self._rules is not None:
+            self._rules.poll()
+
+    def _after_home_heartbeat(self) -> None:
+        self._split_limits.after_heartbeat()
+        self._poll_rules()
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""
@@ -92,6 +108,7 @@ class ThrottleWorker:
         for shard in shards:
             shard.connect(connection)
         attach_gates(self.consumer.app, [shard.gate for shard in shards], self.gate_for)
+        self._poll_rules()  # before the limits of the code: they are not in force for a moment
         for shard in shards:
             shard.start()
         for shard in shards:  # others may have learned that more limits are there
@@ -120,6 +137,8 @@ class ThrottleWorker:
                 server.stop()
             for shard in self._shards.values():
                 shard.stop()
+            if self._rules is not None:
+                self._rules.stop()
 
     def end(self) -> None:
         """End: no task runs any more."""
@@ -129,7 +148,7 @@ class ThrottleWorker:
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows: the home shard, then any others by name."""
-        shown = {name: shard.stats() for name, shard in self._shards.items()}
+        shown = {str(name): shard.stats() for name, shard in self._shards.items()}
         home = shown.pop(HOME)
         return {**home, **({"shards": shown} if shown else {})}
 
@@ -158,32 +177,7 @@ class ThrottleWorker:
         except ThrottleError:  # the gate raises it as well, and fails the task
             return self._home
         try:
-            return self._shards[str(self._map.shard_of_all(refs))]
+            return self._shards[self._parts.shard_map.shard_of_all(refs)]
         except ConfigurationError as error:
             task.shard_error = error
             return self._home
-
-    def learn(self, assigned: Mapping[str, str]) -> bool:
-        """Remember where the home shard says that limits are; return whether that was unknown.
-
-        Thread-safe.
-        """
-        known = self._map.assigned
-        new = {name: entry for name, entry in assigned.items() if known.get(name) != entry}
-        if new:
-            self._map = self._map.with_assigned(new)
-            for name, shard in self._shards.items():
-                if name.partition("/")[0] in new.values():
-                    shard.is_registered = False
-        return bool(new)
-
-    def _names_in(self, shard: str, names: Iterable[str]) -> list[str]:
-        """Return those of some limits that are in a shard, or of which keys are."""
-        return [name for name in names if self._entry_of(name) == shard.partition("/")[0]]
-
-    def _entry_of(self, name: str) -> str | None:
-        try:
-            entry = self._map.entry_of(name)
-        except OtherShardError:  # this process has no such shard
-            return None
-        return HOME if entry is None else entry.name

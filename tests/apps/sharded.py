@@ -14,28 +14,18 @@ import redis
 from celery import Celery
 
 from celery_throttle import Throttle
-from celery_throttle.limits.shards import parse_shards
 from celery_throttle.signals import throttle_mode_changed
-from celery_throttle.worker.bootstep import ThrottleStep
-from celery_throttle.worker.worker import ThrottleWorker
-from tests.shards import limits_by_shard
+from celery_throttle.worker import tuning
 
 LIMITS = json.loads(os.environ["LIMITS"])
-SHARDS = parse_shards(json.loads(os.environ["SHARDS"]))
 
 app = Celery("sharded", broker=os.environ["CELERY_BROKER_URL"])
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
+if os.environ.get("RULES"):
+    app.conf.throttle_rules = os.environ["RULES"]
+    tuning.RULES_POLL_SECONDS = 0.2  # so that the test ends soon
+app.conf.throttle_shards = json.loads(os.environ["SHARDS"])
 throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=2)
-
-
-class ShardedStep(ThrottleStep):
-    """The worker has the shards of the setting."""
-
-    def create(self, c: Any) -> ThrottleWorker:  # type: ignore[override]  # as in its base
-        return ThrottleWorker(c, limits_by_shard(throttle, SHARDS), SHARDS)
-
-
-app.steps["consumer"] = {ShardedStep}
 
 
 def record(name: str, value: str) -> None:
@@ -54,7 +44,7 @@ def erp(number: int) -> None:
     record("erp", str(number))
 
 
-@app.task(throttle=["mail", "erp"])
+@app.task(throttle=lambda number: ["mail", "erp"])  # noqa: ARG005  # an argument of the task
 def both(number: int) -> None:
     record("both", str(number))
 
@@ -62,6 +52,13 @@ def both(number: int) -> None:
 @app.task(throttle="tenant:{number}")
 def tenant(number: int) -> None:
     record("tenant", str(number))
+
+
+@app.task(throttle="mail")
+def inside(number: int) -> None:
+    record("begun", str(number))
+    throttle["erp"].acquire()
+    record("inside", str(number))
 
 
 @app.task

@@ -13,7 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
-from celery_throttle import Limiter
+from celery_throttle import Limiter, Throttle
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
 from celery_throttle.operations.shards import ShardIdentity
@@ -44,12 +44,15 @@ class Bench:
         self._url = broker
         self.worker: Worker
 
-    def start(self, shards: Mapping[str, Any], limits: Mapping[str, str] = LIMITS) -> Worker:
-        """Start a worker with these settings of shards."""
+    def start(
+        self, shards: Mapping[str, Any], limits: Mapping[str, str] = LIMITS, rules: str = ""
+    ) -> Worker:
+        """Start a worker with these settings of shards, and a rules file."""
         env = {
             "HOME_URL": self.servers["mail"].url,
             "SHARDS": json.dumps(shards),
             "LIMITS": json.dumps(limits),
+            "RULES": rules,
         }
         self.worker = self._start_worker("tests.apps.sharded", self._url, env=env)
         return self.worker
@@ -97,8 +100,17 @@ class Bench:
         stats = replies[self.worker.hostname]["throttle"]
         return {"mail": stats["mode"], "erp": stats["shards"]["erp"]["mode"]}
 
+    def throttle(self) -> Throttle:
+        """Return the limits of an app of another process, with the settings of the worker."""
+        url = self.servers["mail"].url
+        return Throttle(self._celery, LIMITS, url=url, shards=self.erp_shard)
+
+    def close_throttle(self, throttle: Throttle) -> None:
+        for part in throttle.app_parts:
+            part.store.close()
+
     def close(self) -> None:
-        names = ("mail", "erp", "both", "tenant", "plain", "modes")
+        names = ("mail", "erp", "both", "tenant", "plain", "modes", "begun", "inside")
         self._broker.delete(*(f"sharded:{name}" for name in names), "sharded:mail:times")
         self._broker.close()
         self._celery.close()
@@ -164,6 +176,76 @@ def test_only_the_shard_of_a_lost_server_is_in_outage_mode(
     bench.has_run(lost, TASKS)
     assert bench.records(lost) == [str(number) for number in range(TASKS)]
     assert bench.records(living) == [str(number) for number in range(TASKS)]
+
+
+def test_a_call_within_a_task_of_another_shard_waits_in_place(bench: Bench) -> None:
+    """No run could begin with units of both shards, so the task does not step out."""
+    bench.start(bench.erp_shard, {**LIMITS, "mail": "1000/s burst 1000", "erp": "5/s burst 1"})
+    bench.send("inside", range(TASKS))
+    bench.has_run("inside", TASKS)
+    assert bench.records("inside") == [str(number) for number in range(TASKS)]
+    assert bench.records("begun") == bench.records("inside")
+
+
+@pytest.mark.parametrize("ref", [None, "erp"])
+def test_drain_moves_the_tasks_of_all_shards(bench: Bench, ref: str | None) -> None:
+    worker = bench.start(bench.erp_shard)
+    bench.send("mail", range(TASKS))
+    bench.send("erp", range(TASKS))
+    wait_until(lambda: bench.waiting("mail") == TASKS - 3, "the rest of mail in its line")
+    wait_until(lambda: bench.waiting("erp") == TASKS - 2, "the rest of erp in its line")
+    worker.terminate()
+    worker.wait()
+    throttle = bench.throttle()
+    counted = throttle.count_waiting() if ref is None else throttle[ref].count_waiting()
+    assert counted.waiting == (5 if ref is None else 3)
+    assert counted.queues == {"celery": counted.waiting}
+    steps: list[tuple[int, int]] = []
+
+    def note(*step: int) -> None:
+        steps.append((step[0], step[1]))
+
+    if ref is None:
+        removal = throttle.drain_all(progress=note)
+    else:
+        removal = throttle[ref].drain(progress=note)
+    assert (removal.removed, removal.failed) == (counted.waiting, 0)
+    assert steps[-1] == (counted.waiting, counted.waiting)
+    assert throttle.purge() == 5  # those at the broker, and those in lines
+    assert (bench.waiting("mail"), bench.waiting("erp")) == (0, 0)
+    bench.close_throttle(throttle)
+
+
+def test_a_rules_file_is_divided_among_the_shards(bench: Bench, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[limits]\nmail = "1/h burst 1"\nerp = "4/h burst 4"\n')
+    bench.start(bench.erp_shard, rules=str(rules))
+    for limit in ("mail", "erp"):
+        bench.send(limit, range(TASKS))
+    bench.has_run("mail", 1)
+    bench.has_run("erp", 4)
+    wait_until(lambda: bench.waiting("mail") == TASKS - 1, "the rest of mail in its line")
+    wait_until(lambda: bench.waiting("erp") == TASKS - 4, "the rest of erp in its line")
+    assert (len(bench.records("mail")), len(bench.records("erp"))) == (1, 4)
+    new = tmp_path / "new.toml"
+    new.write_text('[limits]\nmail = "1/h burst 1"\nerp = "1000/s burst 1000"\n')
+    new.rename(rules)
+    bench.has_run("erp", TASKS)
+    assert (len(bench.records("mail")), bench.waiting("mail")) == (1, TASKS - 1)
+
+
+def test_a_shard_that_lost_its_data_gets_the_rules_again(bench: Bench, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[limits]\nerp = "4/h burst 4"\n')
+    bench.start(bench.erp_shard, rules=str(rules))
+    bench.send("erp", range(1))
+    bench.has_run("erp", 1)
+    with bench.servers["erp"].client() as client:
+        client.flushall()
+    bench.send("erp", range(TASKS))
+    bench.has_run("erp", 5)
+    wait_until(lambda: bench.waiting("erp") == 1, "the last one in its line")
+    assert len(bench.records("erp")) == 5
 
 
 def test_a_task_with_limits_of_two_shards_fails(bench: Bench) -> None:

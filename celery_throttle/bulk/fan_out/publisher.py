@@ -86,6 +86,11 @@ def _check_app(throttle: AppLimits) -> None:
         raise ConfigurationError(
             "task_always_eager is set: tasks run at once in this process, and cannot wait in a line"
         )
+    if throttle.parts is not None:
+        raise ConfigurationError(
+            "fan-outs do not work with throttle_shards yet; allowed: send the tasks one by one, as "
+            "by task.delay()"
+        )
     if throttle.settings.waiting == "broker":
         raise ConfigurationError(
             "throttle_waiting is 'broker': messages stay out of Redis, so there are no lines"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,6 +52,18 @@ class Removal:
     claimed: int
     elsewhere: int
 
+    def __add__(self, other: Removal) -> Removal:
+        """Return the outcome of both, in two shards.
+
+        :meta private:
+        """
+        return Removal(
+            self.removed + other.removed,
+            self.failed + other.failed,
+            self.claimed + other.claimed,
+            self.elsewhere + other.elsewhere,
+        )
+
 
 class QueueTasks(NamedTuple):
     """The tasks that wait in one queue of the app's broker."""
@@ -83,15 +96,19 @@ def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
     """Return how many tasks need a limit, or a key of it; None: all that wait."""
     if not throttle.settings.has_server:
         return WaitingCount(0, 0, 0, {})
-    plans = WithdrawPlans(throttle.keys, ref)
-    found = throttle.run_plan(find_tasks(throttle, plans))
-    claimed = throttle.run_plan(plans.count_claims())
-    queues = {queue.name: queue.total for queue in found.queues}
-    return WaitingCount(found.total, claimed, found.elsewhere, queues)
+    waiting, claimed, elsewhere, queues = 0, 0, 0, Counter[str]()
+    for part in throttle.parts_with(ref):
+        plans = WithdrawPlans(part.keys, ref)
+        found = part.run_plan(find_tasks(part, plans))
+        waiting += found.total
+        claimed += part.run_plan(plans.count_claims())
+        elsewhere += found.elsewhere
+        queues.update({queue.name: queue.total for queue in found.queues})
+    return WaitingCount(waiting, claimed, elsewhere, dict(queues))
 
 
 def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
-    """Return the tasks that wait now.
+    """Return the tasks that wait now in one shard.
 
     Queues are found by the limits that the server and the app know, and by the app's queues.
 

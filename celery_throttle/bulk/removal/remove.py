@@ -8,6 +8,7 @@ late, as most processes never need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from celery_throttle.bulk.removal.counts import Removal, find_tasks
@@ -36,7 +37,8 @@ def send_to_broker(
     """
     from celery_throttle.bulk.removal.publisher import QueuePublisher  # noqa: PLC0415
 
-    return _remove(throttle, ref, QueuePublisher(throttle.app, queue), author, progress)
+    publisher = QueuePublisher(throttle.app, queue)
+    return _remove(throttle, ref, lambda _: publisher, author, progress)
 
 
 def drop(
@@ -49,22 +51,41 @@ def drop(
     """Discard waiting tasks; ``ref``: as for :func:`send_to_broker`."""
     from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
-    return _remove(throttle, ref, Revoker(throttle, reason), Author.of(by, reason), progress)
+    author = Author.of(by, reason)
+    return _remove(throttle, ref, lambda part: Revoker(part, reason), author, progress)
 
 
 def _remove(
+    throttle: AppLimits,
+    ref: LimitRef | None,
+    make_disposal: Callable[[AppLimits], Disposal],
+    author: Author,
+    progress: ReportProgress | None,
+) -> Removal:
+    """Withdraw the tasks that wait now, shard by shard, and dispose of them."""
+    done = Removal(0, 0, 0, 0)
+    for part in throttle.parts_with(ref) if throttle.settings.has_server else ():
+        report = progress and partial(_report, progress, done.removed + done.failed)
+        done += _remove_from_shard(part, ref, make_disposal(part), author, report)
+    return done
+
+
+def _report(progress: ReportProgress, before: int, seen: int, total: int) -> None:
+    """Report the progress in one shard; ``before``: the number of tasks in earlier shards."""
+    progress(before + seen, before + total)
+
+
+def _remove_from_shard(
     throttle: AppLimits,
     ref: LimitRef | None,
     disposal: Disposal,
     author: Author,
     progress: ReportProgress | None,
 ) -> Removal:
-    """Withdraw the tasks that wait now, and dispose of them.
+    """Withdraw the tasks that wait now in one shard.
 
     What was done is noted in the log of changes, also if it is interrupted.
     """
-    if not throttle.settings.has_server:
-        return Removal(0, 0, 0, 0)
     plans = WithdrawPlans(throttle.keys, ref)
     withdrawal = Withdrawal(throttle.store, plans, disposal, throttle.settings.lease)
     try:
@@ -92,8 +113,8 @@ def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     with app.connection_for_write() as connection:
         for queue in queues:
             purged += _purge_messages(connection, queue)
-            if throttle.settings.has_server:
-                purged += throttle.run_plan(discard(throttle.keys, throttle.qualify(queue)))
+            for part in throttle.app_parts if throttle.settings.has_server else ():
+                purged += part.run_plan(discard(part.keys, part.qualify(queue)))
     return purged
 
 

@@ -18,9 +18,9 @@ from celery_throttle.errors import RulesError, StoreError
 from celery_throttle.limits.rules.rules import Rules, diff_rules
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.rules import (
+    Applied,
     FileRules,
     RulesVersion,
-    apply_rules,
     pack_report,
     report_rules,
 )
@@ -39,8 +39,9 @@ class RulesWatch:
     """Watches the rules file of one worker. Thread-safe; starts no thread."""
 
     app_rules: AppRules
-    context: PlanContext
+    context: PlanContext  #: of the home shard, which has the newest file
     run_plan: Callable[[Plan[Any]], Any]
+    apply: Callable[..., Plan[Applied]]  #: puts a file in force in all shards
     worker: str
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ class RulesWatch:
         is_new = self.app_rules.was_replaced and file is not self._offered
         self._refusal = ""
         try:
-            applied = self.run_plan(apply_rules(self.context, file, is_new=is_new))
+            applied = self.run_plan(self.apply(file, is_new=is_new))
         except RulesError as error:
             self._offered, self._refusal = file, str(error)
             logger.error("The rules stay as they are:\n%s", error)  # noqa: TRY400  # no mistake of ours
