@@ -65,10 +65,10 @@ nitpick_ignore_regex = [
     ),
     (r"py:.*", r"Decimal|Fraction|os\.PathLike|Signature"),  # of Python and Celery
     (r"py:.*", r"(.*\.)?[A-Z]\w{0,3}|_\w+|.*\._\w+"),  # type variables and private types
-    # What Limiter and Throttle share, for annotations; their pages show its methods.
+    # What Limiter and Throttle share, and handles, for annotations; their pages show the methods.
     (
         r"py:class",
-        r"celery_throttle\.(limiter\.core\.LimiterCore|observe\.metrics\.table\.Observed)",
+        r"celery_throttle\.(limiter\.core\.LimiterCore|limits\.key\.HasRef|observe\.metrics\.table\.Observed)",
     ),
 ]
 
