@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -73,7 +72,9 @@ def check_urls(shard_map: ShardMap, home_url: str, setting: str = "throttle_shar
 
 
 class Parts:
-    """The part of each shard: a core with the keys and the server of the shard. Thread-safe.
+    """The part of each shard: a core with the keys and the server of the shard.
+
+    Thread-safe without a lock: a process of a pool that is forked would inherit a held one.
 
     Args:
         shard_map: the shard of each limit, as the settings propose it.
@@ -81,11 +82,11 @@ class Parts:
     """
 
     def __init__(self, shard_map: ShardMap, make: Callable[[Parts, Shard], LimiterCore]) -> None:
-        self.shard_map = shard_map
+        self._assigned = dict(shard_map.assigned)
+        self.shard_map = replace(shard_map, assigned=self._assigned)
         self._make = make
         self._parts: dict[Shard, LimiterCore] = {}
         self._found: dict[tuple[LimitRef, ...], LimiterCore] = {}
-        self._lock = threading.RLock()
 
     @property
     def home(self) -> LimiterCore:
@@ -94,11 +95,7 @@ class Parts:
 
     def __getitem__(self, shard: Shard) -> LimiterCore:
         part = self._parts.get(shard)
-        if part is None:
-            with self._lock:
-                part = self._parts.get(shard) or self._make(self, shard)
-                self._parts[shard] = part
-        return part
+        return self._parts.setdefault(shard, self._make(self, shard)) if part is None else part
 
     @property
     def shards(self) -> list[Shard]:
@@ -121,15 +118,13 @@ class Parts:
     def find(self, refs: Iterable[LimitRef]) -> LimiterCore:
         """Return the part that has all of some limits. Raises as :meth:`ShardMap.shard_of_all`."""
         refs = tuple(refs)
-        part = self._found.get(refs)
+        found = self._found  # of before another thread learns something
+        part = found.get(refs)
         if part is None:
-            shard_map = self.shard_map
-            part = self[shard_map.shard_of_all(refs)]
-            with self._lock:
-                if len(self._found) >= CACHE_SIZE:
-                    self._found.clear()
-                if shard_map is self.shard_map:  # else another thread has learned something
-                    self._found[refs] = part
+            part = self[self.shard_map.shard_of_all(refs)]
+            if len(found) >= CACHE_SIZE:
+                found.clear()
+            found[refs] = part
         return part
 
     def find_all(self, ref: LimitRef) -> list[LimiterCore]:
@@ -156,12 +151,10 @@ class Parts:
 
     def assign(self, assigned: Mapping[str, str]) -> bool:
         """Note where the home shard has put limits; return whether that was unknown."""
-        with self._lock:
-            known = self.shard_map.assigned
-            if all(known.get(name) == shard for name, shard in assigned.items()):
-                return False
-            self.shard_map = self.shard_map.with_assigned(assigned)
-            self._found.clear()
+        if assigned.items() <= self._assigned.items():
+            return False
+        self._assigned.update(assigned)
+        self._found = {}
         return True
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import combinations
@@ -213,10 +213,6 @@ class ShardMap:
         if entry is None:
             return (HOME_SHARD,)
         return entry.shards if ref.key is None else (entry.shard_of(ref),)
-
-    def with_assigned(self, assigned: Mapping[str, str]) -> ShardMap:
-        """Return the map with what has become known of limits; see :attr:`assigned`."""
-        return replace(self, assigned={**self.assigned, **assigned})
 
 
 def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:

@@ -102,6 +102,7 @@ COMMANDS = {
     "`why`": ("why", "id1"),
     "`waiting`": ("waiting", "mail"),
     "`workers`": ("workers",),
+    "`shards`": ("shards",),
     "`history`": ("history",),
     "`fanouts`": ("fanouts",),
     "`fanout show`": ("fanout", "show", "nightly"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,7 +91,9 @@ def test_two_keys_in_two_shards_of_one_entry_are_an_error_too() -> None:
 
 
 def test_where_a_limit_really_is_takes_precedence_over_the_settings() -> None:
-    shards = parse_shards(WRITTEN).with_assigned({"mail": "home", "stripe": "mail", "x": "other"})
+    shards = replace(
+        parse_shards(WRITTEN), assigned={"mail": "home", "stripe": "mail", "x": "other"}
+    )
     assert [shard_of(shards, name) for name in ("mail", "stripe", "erp")] == ["home", "mail", "erp"]
     with pytest.raises(ConfigurationError, match="'x' is in shard 'other', where other processes"):
         shard_of(shards, "x")
