@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from celery_throttle.errors import BlockingWaitError, StoreError
+from celery_throttle.errors import BlockingWaitError
 from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -29,7 +29,7 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder, Taken
-from celery_throttle.operations.plan import Action, Clock, HomeCall, Plan, StoreCall
+from celery_throttle.operations.plan import Action, Clock, HomeCall, Plan, StoreCall, translate
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -317,18 +317,7 @@ class LimiterCore:
 
     def plan_steps(self, plan: Plan[T]) -> Steps[T]:
         """Return the steps that execute a plan. The error of a step is raised in the plan."""
-        resume: Callable[[Any], Action] = plan.send
-        result: Any = None
-        while True:
-            try:
-                action = resume(result)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-            resume = plan.send
-            try:
-                result = yield self._step(action)
-            except (StoreError, BlockingWaitError) as error:
-                resume, result = plan.throw, error
+        return translate(plan, self._step)
 
     def _step(self, action: Action) -> Step:
         if isinstance(action, Call):

@@ -25,7 +25,7 @@ from celery_throttle.operations.acquire import (
     settle,
 )
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.plan import Clock, Plan, StoreCall
+from celery_throttle.operations.plan import Clock, Plan, StoreCall, translate
 from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.operations.shards import ShardFence, ShardIdentity, locate
 from celery_throttle.store.keys import Keys, shard_prefix
@@ -214,18 +214,9 @@ class MakePart:
 
 def on(part: LimiterCore, plan: Plan[T]) -> Plan[T]:
     """Return a plan whose calls run in the shard of a part."""
-    resume: Callable[[Any], Any] = plan.send
-    result: Any = None
-    while True:
-        try:
-            action = resume(result)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
-        resume = plan.send
-        try:
-            result = yield StoreCall(part.store, action) if isinstance(action, Call) else action
-        except Exception as error:  # noqa: BLE001  # the plan decides
-            resume, result = plan.throw, error
+    return translate(
+        plan, lambda action: StoreCall(part.store, action) if isinstance(action, Call) else action
+    )
 
 
 def _in_one(

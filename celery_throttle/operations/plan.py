@@ -22,6 +22,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: A cost above any burst. Larger costs are sent as this one: they may have too many digits.
@@ -57,6 +58,25 @@ class StoreCall:
 Action = Call | HomeCall | StoreCall | Sleep
 
 Plan = Generator[Action, Any, T]
+
+
+def translate(plan: Plan[T], step_of: Callable[[Action], S]) -> Generator[S, Any, T]:
+    """Carry out a plan by the steps that ``step_of`` makes of its actions.
+
+    The error of a step is raised in the plan.
+    """
+    resume: Callable[[Any], Action] = plan.send
+    result: Any = None
+    while True:
+        try:
+            action = resume(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+        resume = plan.send
+        try:
+            result = yield step_of(action)
+        except Exception as error:  # noqa: BLE001  # the plan decides
+            resume, result = plan.throw, error
 
 
 class Clock(Protocol):
