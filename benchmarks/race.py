@@ -26,8 +26,8 @@ once. 100 tasks a second are intended, for both workers together:
 
     It asks for Python 3.12; 3.11 runs it as well.
 ``pydocket``
-    Another task system: two workers with two tasks at once each, and ``RateLimit(100)`` a second.
-    It comes with the extra ``bench``.
+    Another task system: two workers with two tasks at once each, which look for tasks every 10 ms,
+    and ``RateLimit(100)`` a second. It comes with the extra ``bench``.
 ``BullMQ``
     Another one, for Node.js: two workers with two jobs at once each, one job per 10 ms. It is left
     out unless ``BULLMQ`` names a folder in which ``npm install bullmq ioredis`` has been run.

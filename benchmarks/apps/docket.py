@@ -29,7 +29,12 @@ async def run(tasks: int) -> None:
                 await docket.add(limited)()
             return
         docket.register(limited)
-        async with Worker(docket, concurrency=2) as worker:
+        # By default a worker looks four times a second for tasks: eight starts a second for two
+        # tasks at once, with or without a limit.
+        often = timedelta(milliseconds=10)
+        async with Worker(
+            docket, concurrency=2, minimum_check_interval=often, scheduling_resolution=often
+        ) as worker:
             (DIRECTORY / "ready").touch()
             await worker.run_forever()
 
