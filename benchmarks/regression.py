@@ -41,9 +41,8 @@ def run(options: Options) -> Result:
 def _measure(root: Path, *, quick: bool) -> dict[str, float]:
     """Return the processor time (us) of each step in a checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "steps.json")
-        command = [sys.executable, "-m", "benchmarks", "steps", "--json", str(file)]
+        command = [sys.executable, "-m", "benchmarks", "steps", "--json", folder]
         command += ["--quick"] if quick else []
         subprocess.run(command, cwd=root, check=False, capture_output=True)
-        figures = json.loads(file.read_text(encoding="utf-8"))["benchmarks"][0]["figures"]
-    return {one["figure"]: one["ours"] for one in figures if "processor time" in one["figure"]}
+        figures = json.loads(Path(folder, "steps.json").read_text(encoding="utf-8"))["figures"]
+    return {one["name"]: one["value"] for one in figures if "processor time" in one["name"]}
