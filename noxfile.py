@@ -53,9 +53,8 @@ def prerelease(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("redis", ["5.3", "6.4", "7.4", "8.1"])
 def redis_py(session: nox.Session, redis: str) -> None:
-    """Test the last minor version of each major version of redis-py."""
-    session.install("--editable", ".[test]")
-    session.install("--no-deps", f"redis=={redis}.*")
+    """Test the last minor version of each major one of redis-py, with the newest Celery for it."""
+    session.install("--editable", ".[test]", f"redis=={redis}.*")
     run_tests(session, *TESTS, *SERVER_TESTS)
 
 

@@ -25,13 +25,10 @@ from benchmarks.results import Options, Result
 NAMES = (
     "quota",
     "race",
-    "pools",
     "keys",
     "overhead",
     "latency",
-    "parks",
     "memory",
-    "decisions",
     "claims",
     "counting",
     "operating",
@@ -50,7 +47,6 @@ NAMES = (
     "tenants",
     "speed",
     "algorithms",
-    "regression",
 )
 
 
@@ -64,7 +60,7 @@ def main() -> None:
         "--against",
         type=Path,
         metavar="PATH",
-        help="another checkout, which `paced` and `regression` compare with",
+        help="another checkout, which `paced` and `steps` compare with",
     )
     parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()
@@ -83,7 +79,7 @@ def main() -> None:
         full=arguments.full,
     )
     results: list[Result] = []
-    for name in arguments.names or (name for name in NAMES if name != "regression"):
+    for name in arguments.names or NAMES:
         began = time.monotonic()
         result: Result = import_module(f"benchmarks.{name}").run(options)
         results.append(result)

@@ -1,10 +1,11 @@
-"""Time of a claim, with many tasks in one line, and with many lines at one limit.
+"""Time of a claim and of a decision, with many tasks in one line, and with many lines at one limit.
 
 Each claim takes one task with its quota, and settles the previous one. It is timed with 1,000,000
 tasks in a line and, alternately, with 1,000 (theirs) in a line of the same server, under another
 prefix; and likewise with 100,000 lines of two tasks, one line for each tenant, that wait at a
 shared limit, and with 1,000 such lines. A claimed task is parked again before the next claim, so
-the number of waiting tasks stays the same. Figures are medians of single calls, client included.
+the number of waiting tasks stays the same. A decision is ``limiter["api"].try_acquire()``, and is
+allowed. Figures are medians of single calls, client included.
 
 Tasks are parked by the script that workers call, with messages of 300 bytes, without workers. In a
 long line the first task is parked so, and the others are copies, see ``copies.lua``.
@@ -12,7 +13,8 @@ long line the first task is parked so, and the others are copies, see ``copies.l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -44,28 +46,28 @@ def run(options: Options) -> Result:
         few.fill(FEW)
         many.fill(tasks)
         options.say("claims: timing")
-        in_line = _time([few, many])
+        in_line = _times([few, many])
     with Stage() as stage:
         options.say(f"claims: {lines:,} lines at one limit")
         few, many = _WaitingTasks(stage, "{few}", FEW), _WaitingTasks(stage, "{many}", lines)
         few.fill(2)
         many.fill(2)
         options.say("claims: timing")
-        at_limit = _time([few, many])
+        at_limit = _times([few, many])
     return Result(
         name="claims",
         theirs=f"ours with {FEW:,}",
         figures=[
-            *_figures(f"{tasks:,} tasks in a line", in_line),
-            *_figures(f"{lines:,} lines at one limit", at_limit),
+            *_figures(f"{tasks:,} tasks in a line", *in_line),
+            *_figures(f"{lines:,} lines at one limit", *at_limit),
         ],
     )
 
 
-def _figures(what: str, took: Sequence[float]) -> Iterator[Figure]:
-    few, many = took
-    yield Figure(f"claim, {what}", "us", many, few)
-    yield Figure(f"claim, {what}, to {FEW:,}", "", many / few, at_most=BAR)
+def _figures(what: str, claims: Sequence[float], decisions: Sequence[float]) -> Iterator[Figure]:
+    for call, (few, many) in (("claim", claims), ("decision", decisions)):
+        yield Figure(f"{call}, {what}", "us", many, few)
+        yield Figure(f"{call}, {what}, of theirs", "", many / few, at_most=BAR)
 
 
 class _WaitingTasks:
@@ -131,11 +133,24 @@ class _WaitingTasks:
         self._limiter.store.run(self._park(int(tenant) if number else 0))
         return seconds
 
+    def decide(self) -> float:
+        """Return the seconds of a decision."""
+        began = time.perf_counter()
+        decision = self._limiter["api"].try_acquire()
+        seconds = time.perf_counter() - began
+        if not decision:
+            raise RuntimeError("the limit binds")
+        return seconds
 
-def _time(sides: Sequence[_WaitingTasks]) -> list[float]:
-    """Return the median microseconds of a claim of each."""
-    took: list[list[float]] = [[] for _ in sides]
+
+def _times(sides: Sequence[_WaitingTasks]) -> tuple[list[float], list[float]]:
+    """Return the median microseconds of a claim, and of a decision, of each side."""
+    return _time([side.claim for side in sides]), _time([side.decide for side in sides])
+
+
+def _time(calls: Sequence[Callable[[], float]]) -> list[float]:
+    took: list[list[float]] = [[] for _ in calls]
     for _ in range(TURNS):
-        for side, seconds in zip(sides, took, strict=True):
-            seconds += [side.claim() for _ in range(CALLS)]
+        for call, seconds in zip(calls, took, strict=True):
+            seconds += [call() for _ in range(CALLS)]
     return [median(seconds) * 1e6 for seconds in took]

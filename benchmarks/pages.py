@@ -85,7 +85,7 @@ def _figure_rows(figures: Iterable[Figure], theirs: str) -> Iterator[str]:
 
 
 def _subject_rows(figures: Iterable[Figure]) -> Iterator[str]:
-    """Yield tables with a row for each subject; a subject with other figures begins a new one."""
+    """Yield tables with a row for each subject; those with other figures have another table."""
     subjects: dict[str, dict[str, str]] = {}
     row: dict[str, str] = {}
     for one in figures:
@@ -95,15 +95,16 @@ def _subject_rows(figures: Iterable[Figure]) -> Iterator[str]:
         else:
             name = one.name
         row[_with_unit(one, name)] = short(one.value)
-    columns: list[str] = []
+    tables: dict[tuple[str, ...], list[str]] = {}
     for subject, row in subjects.items():
-        if not columns or not row.keys() <= set(columns):
-            if columns:
-                yield ""
-            columns = [*row]
-            yield f"| | {' | '.join(columns)} |"
-            yield f"|---|{'---|' * len(columns)}"
-        yield f"| {subject} | {' | '.join(row.get(column, '') for column in columns)} |"
+        columns = next((one for one in tables if row.keys() <= set(one)), tuple(row))
+        cells = " | ".join(row.get(column, "") for column in columns)
+        tables.setdefault(columns, []).append(f"| {subject} | {cells} |")
+    for number, (columns, rows) in enumerate(tables.items()):
+        yield from [""] if number else []
+        yield f"| | {' | '.join(columns)} |"
+        yield f"|---|{'---|' * len(columns)}"
+        yield from rows
 
 
 def _with_unit(figure: Figure, name: str) -> str:

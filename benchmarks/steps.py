@@ -5,18 +5,28 @@ figures are of one call: the processor time of the server's process (user and sy
 which the server ran the script, the commands, those of the script included, and the bytes of
 request and reply. Messages have 300 bytes. The server does nothing else meanwhile. Each figure is
 that of the cheapest of ten rounds.
+
+With ``--against PATH``, another checkout such as the last release, the steps of both are run in
+turn, five times. The figures are then the processor time of each step, as a share of what it is
+there: medians over the rounds. A step that the other checkout does not have is left out.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import redis
 
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import LINES, Stage
+from benchmarks.stage import LINES, ROOT, Stage
 from celery_throttle import Limiter
 from celery_throttle.operations.acquire import GateRequest, gate_call
 from celery_throttle.operations.waiting import WaitingTask, claim_call, park_call
@@ -40,8 +50,39 @@ class Cost(NamedTuple):
     bytes_out: float
 
 
+#: The most that a step may cost, as a share of what it costs in another checkout.
+MOST = 1.1
+
+
 def run(options: Options) -> Result:
-    """Measure all steps."""
+    """Measure all steps, or compare them with those of another checkout."""
+    return _compare(options.against, options) if options.against else _measure_all(options)
+
+
+def _compare(other: Path, options: Options) -> Result:
+    rounds: list[dict[str, float]] = []
+    for number in range(options.pick(5, 1)):
+        options.say(f"steps: round {number + 1}")
+        ours, theirs = (_run_in(root, quick=options.quick) for root in (ROOT, other))
+        rounds.append({name: us / theirs[name] for name, us in ours.items() if theirs.get(name)})
+    figures = [
+        Figure(name, "", median(values), 1.0, at_most=MOST, rounds=values)
+        for name, values in ((name, [one[name] for one in rounds]) for name in rounds[0])
+    ]
+    return Result(name="steps", theirs=f"the checkout {other}", figures=figures)
+
+
+def _run_in(root: Path, *, quick: bool) -> dict[str, float]:
+    """Return the processor time (us) of each step in a checkout."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks", "steps", "--json", folder]
+        command += ["--quick"] if quick else []
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+        figures = json.loads(Path(folder, "steps.json").read_text(encoding="utf-8"))["figures"]
+    return {one["name"]: one["value"] for one in figures if "processor time" in one["name"]}
+
+
+def _measure_all(options: Options) -> Result:
     calls = options.pick(5_000, 500)
     with Stage() as stage:
         steps = Steps(stage)
