@@ -97,9 +97,12 @@ def servers(session: nox.Session) -> None:
 
 
 def lower_bounds(session: nox.Session, *extras: str) -> list[str]:
-    """Return the oldest versions that pyproject.toml allows, such as ``celery==5.5``."""
+    """Return the oldest versions that pyproject.toml allows, such as ``celery==5.5``.
+
+    What it does not name itself is as new as these allow.
+    """
     bounds = session.run(
-        *("uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
+        *("uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-deps"),
         *("--resolution", "lowest-direct", "--python", session.virtualenv.location),
         *(f"--extra={extra}" for extra in extras),
         "pyproject.toml",
