@@ -18,19 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.claimant import Claimant
+from benchmarks.lines import Claimant, park
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
 
 TURNS, CALLS = 20, 100
 FEW = 1_000
 LIMITS = {"api": "1000000/s burst 1000000", "tenant": "1000000/s burst 1000000"}
-MESSAGE = b"m" * 300
 BAR = 1.3
 
 #: Parks of one pipeline, and copies of one call.
@@ -119,11 +117,8 @@ class _WaitingTasks:
         self._sent += 1
         task_id = f"{tenant} {self._sent}"
         acknowledged, self._parked = self._parked, [task_id]
-        limits = self._limiter.require(["api", self._limiter["tenant", str(tenant)]], 1)
-        task = WaitingTask(task_id, MESSAGE, limits, rank=3, identity=task_id, holder=task_id)
-        return park_call(
-            self._keys, LINES, [task], remember=86_400.0, lease=30.0, acknowledged=acknowledged
-        )
+        items: list[ItemLike] = ["api", ("tenant", str(tenant))]
+        return park(self._limiter, items, task_id, acknowledged=acknowledged)
 
     def claim(self) -> float:
         """Claim a task, then park it again; return the seconds of the claim."""
