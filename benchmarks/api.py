@@ -1,33 +1,27 @@
-"""A local HTTP API with limits of its own: what clients are measured and tested against.
+"""A local HTTP API with limits of its own, which clients are measured against.
 
-``python -m benchmarks.api`` prints its port and serves on 127.0.0.1 until it is killed; tests and
-benchmarks start it by :class:`LocalAPI`. The first part of the path chooses the rule, the rest is
-free, so ``/window/users/42`` is under ``window``:
+``python -m benchmarks.api`` prints its port and serves on 127.0.0.1 until its standard input ends;
+benchmarks start it by :class:`LocalAPI`. The path chooses the rule:
 
 ``/window``
-    100 requests in each second of its monotonic clock (``--rate``). Those over it get 429 and
-    ``Retry-After: 1``. With ``--headers`` each answer also has X-RateLimit-Limit, -Remaining and
-    -Reset, the last as seconds from now (``seconds``) or as seconds since the epoch (``epoch``).
+    100 requests in each second of its monotonic clock. Those over it get 429 and ``Retry-After:
+    1``.
 ``/at-once``
-    10 at once (``--slots``), each answered after 100 ms (``--hold``). Those over it get a bare 429
-    at once.
+    10 at once, each answered after 100 ms. Those over it get a bare 429 at once.
 ``/open``
     No limit.
 
 ``/stats`` gives JSON: of each rule the answers (``passed``, ``refused``), the ``seconds`` since its
 first request, and ``used``, the share of its quota that was made use of: of a window the 200s in
-its complete windows, of slots the time that they were busy. ``processor`` is the processor time of
-this process in seconds. ``/reset`` zeroes these figures; slots in use and the current window stay
-as they are. It knows as much of HTTP/1.1 as clients need: keep-alive, and bodies of a known length.
+its complete windows, of slots the time that they were busy. It knows as much of HTTP/1.1 as clients
+need that send no bodies.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
-import math
 import re
 import subprocess
 import sys
@@ -43,7 +37,8 @@ if TYPE_CHECKING:
 
 Reply = Callable[[bytes], None]
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+RATE, SLOTS, HOLD_SECONDS = 100, 10, 0.1
+
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
@@ -54,16 +49,13 @@ def answer(status: str, body: bytes, headers: str = "") -> bytes:
 
 OK = answer("200 OK", b"ok")
 REFUSED = answer("429 Too Many Requests", b"")
+LATER = answer("429 Too Many Requests", b"", "Retry-After: 1\r\n")
 
 
 class Rule:
     """No limit, and what all rules count."""
 
     def __init__(self) -> None:
-        self.zero()
-
-    def zero(self) -> None:
-        """Forget what was counted."""
         self.passed = self.refused = 0
         self.began: float | None = None
 
@@ -90,72 +82,48 @@ class Rule:
 
 
 class Window(Rule):
-    """So many in each second."""
+    """:data:`RATE` in each second."""
 
-    def __init__(self, rate: int, headers: str | None) -> None:
-        self._rate = rate
-        self._headers = headers
-        self._second, self._taken = 0, 0
+    def __init__(self) -> None:
         super().__init__()
-
-    def zero(self) -> None:
-        """Forget what was counted."""
-        super().zero()
         self._passed: Counter[int] = Counter()
 
     def decide(self, reply: Reply) -> None:
         """Pass while the second has room."""
-        now = time.monotonic()
-        if int(now) != self._second:
-            self._second, self._taken = int(now), 0
-        if self._taken < self._rate:
-            self._taken += 1
+        second = int(time.monotonic())
+        if self._passed[second] < RATE:
             self.passed += 1
-            self._passed[self._second] += 1
-            reply(answer("200 OK", b"ok", self._told(now)) if self._headers else OK)
+            self._passed[second] += 1
+            reply(OK)
         else:
             self.refused += 1
-            headers = "Retry-After: 1\r\n" + self._told(now)
-            reply(answer("429 Too Many Requests", b"", headers))
-
-    def _told(self, now: float) -> str:
-        if self._headers is None:
-            return ""
-        reset = self._second + 1 - now + (time.time() if self._headers == "epoch" else 0)
-        told = {"Limit": self._rate, "Remaining": self._rate - self._taken, "Reset": reset}
-        return "".join(f"X-RateLimit-{key}: {math.ceil(n)}\r\n" for key, n in told.items())
+            reply(LATER)
 
     def used(self) -> float | None:
         """200s in complete windows, of what these allow."""
         if self.began is None:
             return None
         complete = range(int(self.began) + 1, int(time.monotonic()))
-        allowed = len(complete) * self._rate
+        allowed = len(complete) * RATE
         return sum(self._passed[second] for second in complete) / allowed if allowed else None
 
 
 class AtOnce(Rule):
-    """So many at once, each for a while."""
+    """:data:`SLOTS` at once, each for a while."""
 
-    def __init__(self, slots: int, hold: float) -> None:
-        self._slots = slots
-        self._hold = hold
-        self._taken = 0
+    def __init__(self) -> None:
         super().__init__()
-
-    def zero(self) -> None:
-        """Forget what was counted."""
-        super().zero()
+        self._taken = 0
         self._busy, self._since = 0.0, time.monotonic()
 
     def decide(self, reply: Reply) -> None:
         """Pass while a slot is free; a client that has gone meanwhile keeps its slot busy, too."""
-        if self._taken >= self._slots:
+        if self._taken >= SLOTS:
             self.refused += 1
             reply(REFUSED)
             return
         self._change(1)
-        asyncio.get_running_loop().call_later(self._hold, self._end, reply)
+        asyncio.get_running_loop().call_later(HOLD_SECONDS, self._end, reply)
 
     def _end(self, reply: Reply) -> None:
         self._change(-1)
@@ -173,7 +141,7 @@ class AtOnce(Rule):
         if self.began is None:
             return None
         self._change(0)
-        return self._busy / (self._slots * max(1e-9, self._since - self.began))
+        return self._busy / (SLOTS * max(1e-9, self._since - self.began))
 
 
 class Served(asyncio.Protocol):
@@ -199,28 +167,14 @@ class Served(asyncio.Protocol):
         head, end, rest = self._unread.partition(b"\r\n\r\n")
         if self._answering or not end:
             return
-        length = _LENGTH.search(head)
-        body = int(length[1]) if length else 0
-        if len(rest) < body:
-            return
-        self._unread = rest[body:]
+        self._unread = rest
         self._answering, self._last = True, _CLOSE.search(head) is not None
         name = re.split(rb"[/? ]", head, maxsplit=3)[2]
         if name in self._rules:
             self._rules[name].ask(self._reply)
         else:
-            self._reply(self._about(name))
-
-    def _about(self, name: bytes) -> bytes:
-        if name == b"reset":
-            for rule in self._rules.values():
-                rule.zero()
-            return OK
-        if name != b"stats":
-            return answer("404 Not Found", b"")
-        stats: dict[str, Any] = {key.decode(): rule.stats() for key, rule in self._rules.items()}
-        body = json.dumps({**stats, "processor": time.process_time()}).encode()
-        return answer("200 OK", body, "Content-Type: application/json\r\n")
+            stats = {key.decode(): rule.stats() for key, rule in self._rules.items()}
+            self._reply(answer("200 OK", json.dumps(stats).encode()))
 
     def _reply(self, reply: bytes) -> None:
         self._answering = False
@@ -233,50 +187,23 @@ class Served(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next)
 
 
-async def serve(rules: dict[bytes, Rule], *, port: int, tied: bool) -> None:
-    """Serve until killed, or until standard input ends if tied to it."""
+async def serve() -> None:
+    """Serve until standard input ends."""
+    rules = {b"open": Rule(), b"window": Window(), b"at-once": AtOnce()}
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Served(rules), "127.0.0.1", port, backlog=1000)
+    server = await loop.create_server(lambda: Served(rules), "127.0.0.1", backlog=1000)
     print(server.sockets[0].getsockname()[1], flush=True)
     ended = asyncio.Event()
-    if tied:
-        loop.add_reader(sys.stdin.fileno(), ended.set)
+    loop.add_reader(sys.stdin.fileno(), ended.set)
     await ended.wait()
 
 
-def main() -> None:
-    """Read the command line and serve."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.api", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
-    parser.add_argument("--rate", type=int, default=100)
-    parser.add_argument("--slots", type=int, default=10)
-    parser.add_argument("--hold", type=float, default=0.1, metavar="SECONDS")
-    parser.add_argument("--headers", choices=["seconds", "epoch"])
-    parser.add_argument("--tied", action="store_true", help="end when standard input ends")
-    given = parser.parse_args()
-    rules = {
-        b"open": Rule(),
-        b"window": Window(given.rate, given.headers),
-        b"at-once": AtOnce(given.slots, given.hold),
-    }
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(rules, port=given.port, tied=given.tied))
-
-
 class LocalAPI:
-    """The API in a process of its own; a context that ends it.
-
-    Args:
-        options: as on the command line, ``LocalAPI("--rate", "20")``.
-    """
-
-    def __init__(self, *options: str) -> None:
-        self._options = options
+    """The API in a process of its own; a context that ends it."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.api", "--tied", *self._options],
+            [sys.executable, "-m", "benchmarks.api"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parent.parent,
@@ -293,24 +220,17 @@ class LocalAPI:
         self._process.kill()
         self._process.communicate()
 
-    def url(self, path: str) -> str:
-        """``url("window")`` or ``url("window/users/42")``."""
-        return f"http://127.0.0.1:{self.port}/{path}"
+    def url(self, rule: str) -> str:
+        """Return the address of a rule."""
+        return f"http://127.0.0.1:{self.port}/{rule}"
 
     def stats(self) -> dict[str, Any]:
         """See above."""
-        stats: dict[str, Any] = json.loads(self._get("/stats"))
-        return stats
-
-    def reset(self) -> None:
-        """Zero the figures."""
-        self._get("/reset")
-
-    def _get(self, path: str) -> bytes:
         with contextlib.closing(HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
-            connection.request("GET", path)
-            return connection.getresponse().read()
+            connection.request("GET", "/stats")
+            stats: dict[str, Any] = json.loads(connection.getresponse().read())
+        return stats
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(serve())

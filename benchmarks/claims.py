@@ -1,10 +1,11 @@
-"""Time of a claim, with many tasks in one line, and with many lines at one limit.
+"""Time of a claim and of a decision, with many tasks in one line, and with many lines at one limit.
 
 Each claim takes one task with its quota, and settles the previous one. It is timed with 1,000,000
 tasks in a line and, alternately, with 1,000 (theirs) in a line of the same server, under another
 prefix; and likewise with 100,000 lines of two tasks, one line for each tenant, that wait at a
 shared limit, and with 1,000 such lines. A claimed task is parked again before the next claim, so
-the number of waiting tasks stays the same. Figures are medians of single calls, client included.
+the number of waiting tasks stays the same. A decision is ``limiter["api"].try_acquire()``, and is
+allowed. Figures are medians of single calls, client included.
 
 Tasks are parked by the script that workers call, with messages of 300 bytes, without workers. In a
 long line the first task is parked so, and the others are copies, see ``copies.lua``.
@@ -12,23 +13,22 @@ long line the first task is parked so, and the others are copies, see ``copies.l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.claimant import Claimant
+from benchmarks.lines import Claimant, park
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, Stage
 from celery_throttle import Limiter
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
 
 TURNS, CALLS = 20, 100
 FEW = 1_000
 LIMITS = {"api": "1000000/s burst 1000000", "tenant": "1000000/s burst 1000000"}
-MESSAGE = b"m" * 300
 BAR = 1.3
 
 #: Parks of one pipeline, and copies of one call.
@@ -44,28 +44,28 @@ def run(options: Options) -> Result:
         few.fill(FEW)
         many.fill(tasks)
         options.say("claims: timing")
-        in_line = _time([few, many])
+        in_line = _times([few, many])
     with Stage() as stage:
         options.say(f"claims: {lines:,} lines at one limit")
         few, many = _WaitingTasks(stage, "{few}", FEW), _WaitingTasks(stage, "{many}", lines)
         few.fill(2)
         many.fill(2)
         options.say("claims: timing")
-        at_limit = _time([few, many])
+        at_limit = _times([few, many])
     return Result(
         name="claims",
         theirs=f"ours with {FEW:,}",
         figures=[
-            *_figures(f"{tasks:,} tasks in a line", in_line),
-            *_figures(f"{lines:,} lines at one limit", at_limit),
+            *_figures(f"{tasks:,} tasks in a line", *in_line),
+            *_figures(f"{lines:,} lines at one limit", *at_limit),
         ],
     )
 
 
-def _figures(what: str, took: Sequence[float]) -> Iterator[Figure]:
-    few, many = took
-    yield Figure(f"claim, {what}", "us", many, few)
-    yield Figure(f"claim, {what}, to {FEW:,}", "", many / few, at_most=BAR)
+def _figures(what: str, claims: Sequence[float], decisions: Sequence[float]) -> Iterator[Figure]:
+    for call, (few, many) in (("claim", claims), ("decision", decisions)):
+        yield Figure(f"{call}, {what}", "us", many, few)
+        yield Figure(f"{call}, {what}, of theirs", "", many / few, at_most=BAR)
 
 
 class _WaitingTasks:
@@ -117,11 +117,8 @@ class _WaitingTasks:
         self._sent += 1
         task_id = f"{tenant} {self._sent}"
         acknowledged, self._parked = self._parked, [task_id]
-        limits = self._limiter.require(["api", self._limiter["tenant", str(tenant)]], 1)
-        task = WaitingTask(task_id, MESSAGE, limits, rank=3, identity=task_id, holder=task_id)
-        return park_call(
-            self._keys, LINES, [task], remember=86_400.0, lease=30.0, acknowledged=acknowledged
-        )
+        items: list[ItemLike] = ["api", ("tenant", str(tenant))]
+        return park(self._limiter, items, task_id, acknowledged=acknowledged)
 
     def claim(self) -> float:
         """Claim a task, then park it again; return the seconds of the claim."""
@@ -131,11 +128,24 @@ class _WaitingTasks:
         self._limiter.store.run(self._park(int(tenant) if number else 0))
         return seconds
 
+    def decide(self) -> float:
+        """Return the seconds of a decision."""
+        began = time.perf_counter()
+        decision = self._limiter["api"].try_acquire()
+        seconds = time.perf_counter() - began
+        if not decision:
+            raise RuntimeError("the limit binds")
+        return seconds
 
-def _time(sides: Sequence[_WaitingTasks]) -> list[float]:
-    """Return the median microseconds of a claim of each."""
-    took: list[list[float]] = [[] for _ in sides]
+
+def _times(sides: Sequence[_WaitingTasks]) -> tuple[list[float], list[float]]:
+    """Return the median microseconds of a claim, and of a decision, of each side."""
+    return _time([side.claim for side in sides]), _time([side.decide for side in sides])
+
+
+def _time(calls: Sequence[Callable[[], float]]) -> list[float]:
+    took: list[list[float]] = [[] for _ in calls]
     for _ in range(TURNS):
-        for side, seconds in zip(sides, took, strict=True):
-            seconds += [side.claim() for _ in range(CALLS)]
+        for call, seconds in zip(calls, took, strict=True):
+            seconds += [call() for _ in range(CALLS)]
     return [median(seconds) * 1e6 for seconds in took]

@@ -10,28 +10,21 @@ each time, and our limits begin unused. The wrappers get ``98/s`` for the first 
 *Time of a call* is measured with an API without a limit, and a limit that never binds. The API, the
 server of the limits and the caller share one processor, see ``pinned.py``; calls with and without
 the wrapper alternate.
-
-``python -m benchmarks.clients`` runs a part of it, and prints a line for each measurement.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
-
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.api import LocalAPI
 from benchmarks.apps.driver import (
@@ -41,7 +34,6 @@ from benchmarks.apps.driver import (
     LIMITS,
     OURS,
     PLAIN,
-    WAYS,
     Job,
 )
 from benchmarks.pinned import WHERE, Side, compare, pinned_server
@@ -70,12 +62,11 @@ RULES = {"window": Rule("100/s", "api", 2), "at-once": Rule("10 at once", "pool"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the API counted: answers per second, shares of them, its use of a processor."""
+    """What the API counted: answers per second, the share that it refused, and its quota used."""
 
     answers: float
     refused: float
     used: float
-    processor: float
 
 
 class Driver:
@@ -116,7 +107,7 @@ class Driver:
         self._process.stdin.flush()
 
 
-def measure(stage: Stage, rule: str, client: str, way: str, seconds: float) -> Outcome:
+def _drive(stage: Stage, rule: str, client: str, way: str, seconds: float) -> Outcome:
     """Drive the API for some seconds."""
     name, hands = RULES[rule].limit, RULES[rule].hands
     prefix = f"{{{uuid4().hex}}}"
@@ -125,25 +116,18 @@ def measure(stage: Stage, rule: str, client: str, way: str, seconds: float) -> O
         drivers = [ends.enter_context(Driver(job)) for _ in range(PROCESSES)]
         for driver in drivers:
             driver.read_line()
-        before = api.stats()
         for driver in drivers:
             driver.proceed()
         time.sleep(seconds)
-        stats = api.stats()
+        counted = api.stats()[rule]
         for driver in drivers:
             driver.proceed()
         for driver in drivers:  # a driver whose call raised ends without a line
             statuses = json.loads(driver.read_line())
             if not set(statuses) <= {"200", "429"}:
                 raise RuntimeError(f"a driver was answered {statuses}")
-    counted = stats[rule]
     answers = counted["passed"] + counted["refused"]
-    return Outcome(
-        answers / counted["seconds"],
-        counted["refused"] / answers,
-        counted["used"],
-        (stats["processor"] - before["processor"]) / seconds,
-    )
+    return Outcome(answers / counted["seconds"], counted["refused"] / answers, counted["used"])
 
 
 def run(options: Options) -> Result:
@@ -165,7 +149,7 @@ def _driven(stage: Stage, rule: str, options: Options) -> Iterator[Figure]:
 
     def ask(client: str, way: str) -> Outcome:
         options.say(f"clients: {text}, {client}, {way}")
-        return measure(stage, rule, client, way, seconds)
+        return _drive(stage, rule, client, way, seconds)
 
     for client in NAMES:
         alone, theirs, ours = (ask(client, way) for way in (PLAIN, BACKOFF, OURS))
@@ -175,12 +159,12 @@ def _driven(stage: Stage, rule: str, options: Options) -> Iterator[Figure]:
         yield Figure("  without a wrapper, and without backoff: 429s", "of all", alone.refused)
 
 
-def _times(options: Options, clients: Sequence[str] = NAMES) -> Iterator[Figure]:
+def _times(options: Options) -> Iterator[Figure]:
     with pinned_server() as store, LocalAPI() as api:
         limiter = Limiter(store, LIMITS)
-        with _sides(clients, api.url("open"), limiter) as sides:
+        with _sides(api.url("open"), limiter) as sides:
             times = compare(sides, options)
-    for client in clients:
+    for client in NAMES:
         for limit, kind in (("free", "a rate"), ("room", "slots")):
             ours, plain = f"{client}: {limit}", f"{client}: plain"
             ratios = [1 / ratio for ratio in times.beside(ours, plain)]
@@ -193,7 +177,7 @@ def _times(options: Options, clients: Sequence[str] = NAMES) -> Iterator[Figure]
 
 
 @contextmanager
-def _sides(clients: Sequence[str], url: str, limiter: Limiter) -> Iterator[dict[str, Side]]:
+def _sides(url: str, limiter: Limiter) -> Iterator[dict[str, Side]]:
     """Context: each client without a limit, with a rate, and with slots."""
     ways = [("plain", PLAIN, "free"), ("free", OURS, "free"), ("room", OURS, "room")]
     loop, sides = asyncio.new_event_loop(), {}
@@ -206,7 +190,7 @@ def _sides(clients: Sequence[str], url: str, limiter: Limiter) -> Iterator[dict[
         ends.callback(lambda: loop.run_until_complete(limiter.store.aclose()))
         opened = AsyncExitStack()
         ends.callback(lambda: loop.run_until_complete(opened.aclose()))
-        for client in clients:
+        for client in NAMES:
             for side, way, limit in ways:
                 call: Any
                 if client in CLIENTS:
@@ -217,32 +201,3 @@ def _sides(clients: Sequence[str], url: str, limiter: Limiter) -> Iterator[dict[
                     call = loop.run_until_complete(opened.enter_async_context(context))
                     sides[f"{client}: {side}"] = Side(call, is_ok, loop)
         yield sides
-
-
-def main() -> None:
-    """Run the measurements that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients")
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
-    parser.add_argument("--clients", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each; default: 20")
-    parser.add_argument("--times", action="store_true", help="only the time of a call")
-    given = parser.parse_args()
-    if given.times:
-        options = Options(quick=False, say=print)
-        figures = list(_times(options, given.clients))
-        Console().print(Result("clients", f"without the wrapper, {WHERE}", figures).table())
-        return
-    table = Table("rule", "client", "way", "answers/s", "429s", "used", "API's CPU")
-    with Stage() as stage:
-        for rule, client, way in product(given.rules, given.clients, given.ways):
-            one = measure(stage, rule, client, way, given.seconds)
-            shares = (f"{one.refused:.3%}", f"{one.used:.3f}", f"{one.processor:.0%}")
-            row = (RULES[rule].text, client, way, f"{one.answers:.1f}", *shares)
-            print(*row, sep="  ", file=sys.stderr)
-            table.add_row(*row)
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from hashlib import sha1
 from statistics import median
 
-from benchmarks.claimant import Claimant
+from benchmarks.lines import Claimant, park
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import LINES, Stage
+from benchmarks.stage import Stage
 from celery_throttle import Limiter
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.waiting import WaitingTask, park_call
 from celery_throttle.store.script import Call, Script, script
 
 CALLS = 50
@@ -93,8 +92,7 @@ class _Side:
         limiter = self._limiter
         limiter["api"].pause(60)
         for number in range(tasks):
-            task = WaitingTask(f"{number}", b"m" * 300, limiter.require(["api"], 1))
-            self._store.run(park_call(limiter.keys, LINES, [task]))
+            self._store.run(park(limiter, ["api"], f"{number}"))
         limiter["api"].resume()
 
     def claim(self) -> float:

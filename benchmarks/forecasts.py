@@ -67,7 +67,7 @@ def run(options: Options) -> Result:
             figures.append(_figure(f"  after {after:g} s: {name}", later))
         throttle.store.close()
     figures += [_computed(100_000, keyed=False), _computed(100_000, keyed=True)]
-    return Result(name="forecasts", theirs="none", figures=figures)
+    return Result(name="forecasts", theirs="", figures=figures)
 
 
 def _figure(name: str, error: float) -> Figure:

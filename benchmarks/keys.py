@@ -1,10 +1,6 @@
-"""Many keys in one worker of each pool: whether a task starts as soon as its limit allows it.
+"""Tasks of many keys that are due at once, in one worker of each pool: whether all processes work.
 
-*Paced*: 20 tasks for each of 100 keys under 2/s a key, or 2,000 under one limit of 200/s, sent at
-once. The share of the quota that is used is the time that the limit needs for the tasks of a key
-after its first, over the time from the first start to the last; the mean of all keys.
-
-*All due*: one task for each of 10,000 keys. They wait while their limit is paused, and are all due
+There is one task for each of 10,000 keys. They wait while their limit is paused, and are all due
 when the pause ends. Beside them a worker of plain Celery with the same pool takes as many tasks
 from its queue: that is what the pool can run. The two run in turn, with as many tasks in each round
 as both get at once; the median of the rounds counts.
@@ -12,9 +8,8 @@ as both get at once; the median of the rounds counts.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
+from statistics import median
 
 from benchmarks.marks import Mark
 from benchmarks.results import Figure, Options, Result
@@ -32,9 +27,6 @@ POOLS = (
     ("eventlet", 8),
 )
 
-#: Tasks a second that the paced loads allow.
-RATE = 200
-
 
 def run(options: Options) -> Result:
     """Measure each pool."""
@@ -43,37 +35,13 @@ def run(options: Options) -> Result:
 
 
 def _figures(pool: str, size: int, options: Options) -> Iterator[Figure]:
-    for keys in (1, 100):
-        options.say(f"keys: {pool} {size}, {keys} of them")
-        used = _paced(pool, size, keys, options.pick(10, 4))
-        name = f"{pool} {size}: quota used, {keys} x {RATE // keys}/s"
-        yield Figure(name, "", used, at_least=0.97)
     keys, rounds = options.pick(10_000, 1_000), options.pick(3, 1)
     options.say(f"keys: {pool} {size}, {keys} of them due at once")
     ours, plain = _all_due(pool, size, keys, rounds)
     ratios = [mine / its for mine, its in zip(ours, plain, strict=True)]
-    yield Figure(
-        f"  {keys} keys due at once", "plain", median(ratios), 1, at_least=0.97, rounds=ratios
-    )
-    yield Figure("  tasks a second", "", median(ours), median(plain))
-
-
-def _paced(pool: str, size: int, keys: int, seconds: int) -> float:
-    names = [f"t{number}" for number in range(keys)]
-    rate = RATE // keys
-    each = rate * seconds
-    with Stage(tenant=f"{rate}/s", own_store=True) as stage:
-        worker = stage.worker("ours", processes=size, pool=pool)
-        ready([worker])
-        _warm(stage, worker, "celery")
-        before = worker.count()
-        ids = stage.send("keyed", keys * each, keys=names)
-        worker.wait_for(before + len(ids))
-        starts = defaultdict(list)
-        key_of = {task_id: number % keys for number, task_id in enumerate(ids)}
-        for mark in worker.marks(skip=before):
-            starts[key_of[mark.task_id]].append(mark.time)
-    return fmean((each - 1) / rate / (times[-1] - times[0]) for times in starts.values())
+    name = f"{pool} {size}: tasks a second"
+    yield Figure(name, "", median(ours), median(plain))
+    yield Figure("  of theirs", "", median(ratios), at_least=0.97, rounds=ratios)
 
 
 def _all_due(

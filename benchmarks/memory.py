@@ -1,10 +1,11 @@
-"""Memory of waiting tasks: in a worker and in Redis, with 1,000 and 100,000 of them.
+"""Memory of waiting tasks, in a worker and in Redis, with 1,000 and 100,000 of them.
 
 One real worker puts the tasks into a line, at a limit of one an hour. Then the resident size of its
 main process is read, and how much ``used_memory`` of the broker and of the limits' server together
 has grown since the worker was ready. Theirs is the retry recipe (``apps/recipe.py``), whose tasks
 wait in the worker's memory with a countdown; a worker needs so long to retry each of them that they
-are fewer. The size of a message is what Celery's own message takes in the broker.
+are fewer. The size of a message is what Celery's own message takes in the broker. *Parked a second*
+is the number of tasks over the time from sending them until all wait.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Size:
     waiting: int
     worker: int
     redis: int
+    parked: float  #: tasks a second that began to wait
 
 
 def run(options: Options) -> Result:
@@ -61,6 +63,7 @@ def run(options: Options) -> Result:
                 )
                 for one, other, about in zip(ours, theirs, ("", against), strict=True)
             ),
+            Figure(f"{many:,} parked a second{against}", "1/s", ours[1].parked, theirs[1].parked),
             Figure("size of the message", "bytes", len(message), len(message)),
         ],
     )
@@ -84,11 +87,12 @@ def _sizes(
         waiting = 0
         for step in steps:
             options.say(f"memory: {step:,} tasks of {app}")
-            stage.send("limited", step - waiting)
-            waiting = step
+            began, more, waiting = time.monotonic(), step - waiting, step
+            stage.send("limited", more)
             wait_until(partial(waits, stage, waiting), f"{waiting} waiting tasks")
+            parked = more / (time.monotonic() - began)
             time.sleep(1)
-            sizes.append(Size(waiting, worker.memory(), _used(stage) - before))
+            sizes.append(Size(waiting, worker.memory(), _used(stage) - before, parked))
     return sizes
 
 

@@ -19,13 +19,11 @@ from pathlib import Path
 from statistics import median
 from urllib.request import urlopen
 
-from benchmarks.claimant import Claimant
-from benchmarks.parking import park_at_each
+from benchmarks.lines import Claimant, park, park_at_each
 from benchmarks.probes import Probes
 from benchmarks.results import Figure, Options, Result, percentile
-from benchmarks.stage import LINES, Stage
+from benchmarks.stage import Stage
 from celery_throttle import Limiter
-from celery_throttle.operations.waiting import WaitingTask, park_call
 
 #: Seconds within which a page must be read, of one script, and of a phase.
 PAGE, SCRIPT, PHASE = 0.5, 0.005, 5.0
@@ -104,8 +102,7 @@ class _Calls:
             limiter.try_acquire(["api"])
             self._decisions[is_busy].append(time.perf_counter() - began)
             limiter["api"].pause(60)  # or the task would not have to wait
-            task = WaitingTask(f"{time.monotonic_ns()}", b"m" * 300, limiter.require(["api"], 1))
-            limiter.store.run(park_call(limiter.keys, LINES, [task]))
+            limiter.store.run(park(limiter, ["api"], f"{time.monotonic_ns()}"))
             limiter["api"].resume()
             self._claims[is_busy].append(self._claimant.claim([self._claimant.token])[0])
 

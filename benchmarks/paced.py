@@ -79,7 +79,7 @@ def run(options: Options) -> Result:
             for many in pick_workers(options)
         ),
     ]
-    theirs = f"the checkout {options.against}" if options.against else "none"
+    theirs = f"the checkout {options.against}" if options.against else ""
     bullmq = measure_bullmq(options)
     figures = [figure for load in loads for figure in _figures(load, options, bullmq)]
     if bullmq is not None:

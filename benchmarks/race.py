@@ -73,8 +73,8 @@ PAUSE = (0.04, 0.04)
 #: Where celery-throttle of PyPI is installed.
 OTHER = "OTHER_CELERY_THROTTLE"
 
-#: Names of sides; and the app of pydocket's.
-OURS, ALONE, DOCKET = "celery_throttle", "alone", "docket"
+#: Plain Celery with nothing else in its queue; and the app of pydocket.
+ALONE, DOCKET = "plain tasks alone", "docket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Outcome:
 
 
 def run(options: Options) -> Result:
-    """Measure each side, then compare ours with each other one."""
+    """Measure each side."""
     tasks, waiting, settle = options.pick(1000, 300), options.pick(2000, 600), options.pick(3, 1)
     outcomes = {}
     for side in _sides(options):
@@ -125,17 +125,12 @@ def run(options: Options) -> Result:
         outcomes["BullMQ"] = Outcome(bullmq.used, bullmq.fullest, bullmq.us)
     options.say("race: plain tasks alone")
     alone = _latencies(Side(ALONE, "plain"), 0, 0)
-    ours = outcomes.pop(OURS)
-    figures = [figure for name, one in outcomes.items() for figure in _figures(name, ours, one)]
-    figures += [
-        Figure(f"{ALONE}: plain tasks, median", "ms", _ms(ours.latencies), _ms(alone)),
-        Figure("  p99", "ms", _ms(ours.latencies, 0.99), _ms(alone, 0.99)),
-    ]
-    return Result(name="race", theirs="as named", figures=figures)
+    figures = [figure for name, one in outcomes.items() for figure in _figures(name, one)]
+    return Result(name="race", theirs="", figures=[*figures, *_plain_tasks(f"{ALONE}: ", alone)])
 
 
 def _sides(options: Options) -> Iterator[Side]:
-    yield Side(OURS, "ours")
+    yield Side("celery_throttle", "ours")
     yield Side('rate_limit="100/s"', "own_rate_limit", share=0.2)
     yield Side('rate_limit="50/s"', "own_rate_limit", limit="50/s", share=0.2)
     yield Side('rate_limit="100/s", gevent', "own_rate_limit", pool="gevent")
@@ -157,19 +152,20 @@ def _sides(options: Options) -> Iterator[Side]:
         options.say(f"race: {OTHER} is not set: celery-throttle of PyPI is left out")
 
 
-def _figures(name: str, ours: Outcome, theirs: Outcome) -> Iterator[Figure]:
-    yield Figure(f"{name}: quota used", "", ours.used, theirs.used)
-    yield Figure("  fullest second, starts", "", ours.fullest, theirs.fullest)
-    yield Figure("  processor time of the server a task", "us", ours.us, theirs.us)
-    if theirs.deliveries is not None:
-        yield Figure("  deliveries a task", "", ours.deliveries or 0.0, theirs.deliveries)
-        yield Figure("  failed tasks", "", ours.failed, theirs.failed)
-    if not theirs.latencies:
-        return
-    yield Figure(
-        "  plain tasks meanwhile, median", "ms", _ms(ours.latencies), _ms(theirs.latencies)
-    )
-    yield Figure("  p99", "ms", _ms(ours.latencies, 0.99), _ms(theirs.latencies, 0.99))
+def _figures(name: str, one: Outcome) -> Iterator[Figure]:
+    yield Figure(f"{name}: quota used", "", one.used)
+    yield Figure("  fullest second, starts", "", one.fullest)
+    yield Figure("  processor time of the server a task", "us", one.us)
+    if one.deliveries is not None:
+        yield Figure("  deliveries a task", "", one.deliveries)
+        yield Figure("  failed tasks", "", one.failed)
+    if one.latencies:
+        yield from _plain_tasks("  ", one.latencies)
+
+
+def _plain_tasks(prefix: str, latencies: Sequence[float]) -> Iterator[Figure]:
+    yield Figure(f"{prefix}plain tasks, median", "ms", _ms(latencies))
+    yield Figure("  plain tasks, p99", "ms", _ms(latencies, 0.99))
 
 
 def _ms(latencies: Sequence[float], share: float = 0.5) -> float:

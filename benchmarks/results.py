@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -30,14 +29,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure: ours, theirs, and the bar that ours must meet, if there is one.
+    """One figure: ours, theirs if there are, and the bar that ours must meet, if there is one.
 
-    If ``ours`` is the median of several rounds, ``rounds`` holds their values.
+    The first of several about one subject is named ``subject: figure``, the others ``  figure``. If
+    ``value`` is the median of several rounds, ``rounds`` holds their values.
     """
 
     name: str
     unit: str
-    ours: float
+    value: float
     theirs: float | None = None
     at_least: float | None = None
     at_most: float | None = None
@@ -54,55 +54,41 @@ class Figure:
     def met(self) -> bool | None:
         """Whether the bar is met; None without one."""
         if self.at_least is not None:
-            return self.ours >= self.at_least
-        return None if self.at_most is None else self.ours <= self.at_most
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {
-            "figure": self.name,
-            "unit": self.unit,
-            "ours": self.ours,
-            "theirs": self.theirs,
-            "bar": self.bar or None,
-            "met": self.met,
-            "rounds": list(self.rounds),
-        }
+            return self.value >= self.at_least
+        return None if self.at_most is None else self.value <= self.at_most
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures of one benchmark; ``theirs`` names what ours are compared with."""
+    """The figures of one benchmark; ``theirs`` names what ours are compared with, if anything."""
 
     name: str
     theirs: str
     figures: Sequence[Figure]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        figures = [figure.as_dict() for figure in self.figures]
-        return {"name": self.name, "theirs": self.theirs, "figures": figures}
-
     def table(self) -> Table:
         """Return it as a table."""
-        table = Table(title=f"{self.name} (theirs: {self.theirs})", title_justify="left")
+        theirs = f" (theirs: {self.theirs})" if self.theirs else ""
+        table = Table(title=self.name + theirs, title_justify="left")
         table.add_column("figure", min_width=52)
         table.add_column("unit")
-        for column in ("ours", "theirs", "bar"):
+        for column in ("value", "theirs", "bar"):
             table.add_column(column, justify="right", min_width=8)
         table.add_column("met")
         for one in self.figures:
             met = {None: "", True: "[green]yes[/]", False: "[bold red]NO[/]"}[one.met]
-            table.add_row(one.name, one.unit, _short(one.ours), _short(one.theirs), one.bar, met)
+            table.add_row(one.name, one.unit, short(one.value), short(one.theirs), one.bar, met)
         return table
 
 
-def _short(number: float | None) -> str:
+def short(number: float | None) -> str:
+    """Return a number with three digits or so; nothing for no number."""
     if number is None or math.isnan(number):
         return ""
     if isinstance(number, int):
         return f"{number:,}"
-    digits = 0 if abs(number) >= 1000 else 1 if abs(number) >= 100 else 2 if abs(number) >= 2 else 4
+    size = abs(number)
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 2 else 3 if size >= 0.1 else 4
     return f"{number:,.{digits}f}"
 
 

@@ -5,9 +5,9 @@ the same number of tasks in batches of 200, in alternating order, so that other 
 and changes of its speed, affect all sides alike.
 
 A batch is sent to the broker in one command. Its time runs from the mark of the 40th task to the
-mark of the last one. The same code writes the marks on every side: the first line of the task's
-body, or the signal that a task was parked. Sides are compared batch by batch, and the median of the
-ratios in a round counts, which one disturbed batch does not move.
+mark of the last one. The same code writes the marks on every side, the first line of the task's
+body. Sides are compared batch by batch, and the median of the ratios in a round counts, which one
+disturbed batch does not move.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Side:
     queue: str
     task: str
     keys: Sequence[str] = ()
-    kind: str = "starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +80,10 @@ def _run_batch(stage: Stage, side: Side, number: int) -> float:
     first = number * BATCH_SIZE % max(1, len(side.keys))
     keys = [*side.keys[first:], *side.keys[:first]]
     messages = stage.compose(side.task, BATCH_SIZE, side.queue, keys)
-    before = side.worker.count(side.kind)
+    before = side.worker.count()
     stage.push(messages, side.queue)
-    side.worker.wait_for(before + BATCH_SIZE, side.kind)
+    side.worker.wait_for(before + BATCH_SIZE)
     # Work that a worker defers until it is idle must not fall into the next batch.
     time.sleep(0.05)
-    marks = side.worker.marks(side.kind, skip=before)
+    marks = side.worker.marks(skip=before)
     return (BATCH_SIZE - 1 - WARM_UP_TASKS) / (marks[-1].time - marks[WARM_UP_TASKS].time)

@@ -20,8 +20,8 @@ import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 from types import SimpleNamespace
-from typing import Any, NamedTuple
 
+from benchmarks.paced import Cost, cost_between, state_of
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
@@ -37,14 +37,6 @@ API, TENANT = "1000000/s burst 1000000", "10000/s burst 10000"
 
 #: Parks of one pipeline.
 BATCH_SIZE = 500
-
-
-class Cost(NamedTuple):
-    """Of one task: microseconds of the server's processor, and commands."""
-
-    us: float
-    commands: float
-    calls: float
 
 
 def run(options: Options) -> Result:
@@ -110,14 +102,13 @@ class _Side:
             self._stage.push(composed)
         else:
             self._park(composed)
-        before, counted = self._used(), self._counted()
+        before = state_of(self._stage.store)
         self._worker.thaw()
         self._begun += tasks
         self._worker.wait_for(self._begun)
-        used, after = self._used() - before, self._counted()
+        cost = cost_between(before, state_of(self._stage.store), tasks)
         self._worker.freeze()
-        commands, calls = (now - then for now, then in zip(after, counted, strict=True))
-        return Cost(used * 1e6 / tasks, commands / tasks, calls / tasks)
+        return cost
 
     def _park(self, composed: Sequence[tuple[str, bytes]]) -> None:
         """Park by the call of workers that have no free process, though the limit would admit."""
@@ -138,15 +129,6 @@ class _Side:
                 if len(pipe) >= BATCH_SIZE:
                     pipe.execute()
             pipe.execute()
-
-    def _used(self) -> float:
-        info: Any = self._stage.store.info("cpu")
-        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
-
-    def _counted(self) -> tuple[int, int]:
-        info: Any = self._stage.store.info("commandstats")
-        calls = {name: int(one["calls"]) for name, one in info.items()}
-        return sum(calls.values()), calls.get("cmdstat_evalsha", 0)
 
 
 def _as_received(packed: bytes) -> bytes:

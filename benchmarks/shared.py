@@ -39,7 +39,7 @@ def run(options: Options) -> Result:
     alone = sum(mark.task_id not in both for mark in starts)
     return Result(
         name="shared",
-        theirs="none",
+        theirs="",
         figures=[
             Figure(
                 f"tasks that need {ALL}/s only, of the {ALL - FEW}/s left to them",

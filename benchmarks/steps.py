@@ -5,29 +5,36 @@ figures are of one call: the processor time of the server's process (user and sy
 which the server ran the script, the commands, those of the script included, and the bytes of
 request and reply. Messages have 300 bytes. The server does nothing else meanwhile. Each figure is
 that of the cheapest of ten rounds.
+
+With ``--against PATH``, another checkout such as the last release, the steps of both are run in
+turn, five times. The figures are then the processor time of each step, as a share of what it is
+there: medians over the rounds. A step that the other checkout does not have is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import redis
 
+from benchmarks.lines import claim, park
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import LINES, Stage
+from benchmarks.stage import ROOT, Stage
 from celery_throttle import Limiter
 from celery_throttle.operations.acquire import GateRequest, gate_call
-from celery_throttle.operations.waiting import WaitingTask, claim_call, park_call
 from celery_throttle.store.script import Call
 
 #: One that never binds, one that never has room, and one for tasks that wait and may be claimed.
 LIMITS = {"free": "1000000/s burst 1000000", "full": "1/d", "due": "1000000/s burst 1000000"}
-MESSAGE = b"m" * 300
-WORKER = "benchmark"
 ROUNDS = 10
-HORIZON_SECONDS = 0.02
 
 
 class Cost(NamedTuple):
@@ -40,8 +47,39 @@ class Cost(NamedTuple):
     bytes_out: float
 
 
+#: The most that a step may cost, as a share of what it costs in another checkout.
+MOST = 1.1
+
+
 def run(options: Options) -> Result:
-    """Measure all steps."""
+    """Measure all steps, or compare them with those of another checkout."""
+    return _compare(options.against, options) if options.against else _measure_all(options)
+
+
+def _compare(other: Path, options: Options) -> Result:
+    rounds: list[dict[str, float]] = []
+    for number in range(options.pick(5, 1)):
+        options.say(f"steps: round {number + 1}")
+        ours, theirs = (_run_in(root, quick=options.quick) for root in (ROOT, other))
+        rounds.append({name: us / theirs[name] for name, us in ours.items() if theirs.get(name)})
+    figures = [
+        Figure(name, "", median(values), 1.0, at_most=MOST, rounds=values)
+        for name, values in ((name, [one[name] for one in rounds]) for name in rounds[0])
+    ]
+    return Result(name="steps", theirs=f"the checkout {other}", figures=figures)
+
+
+def _run_in(root: Path, *, quick: bool) -> dict[str, float]:
+    """Return the processor time (us) of each step in a checkout."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks", "steps", "--json", folder]
+        command += ["--quick"] if quick else []
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+        figures = json.loads(Path(folder, "steps.json").read_text(encoding="utf-8"))["figures"]
+    return {one["name"]: one["value"] for one in figures if "processor time" in one["name"]}
+
+
+def _measure_all(options: Options) -> Result:
     calls = options.pick(5_000, 500)
     with Stage() as stage:
         steps = Steps(stage)
@@ -88,7 +126,8 @@ class Steps:
 
     def park(self, times: int, size: int = 1, limit: str = "full") -> Iterable[Callable[[], Any]]:
         """Return calls that park some tasks each."""
-        return [self._run(self._park(limit, size)) for _ in range(times)]
+        ids = ([f"{next(self._ids):036}" for _ in range(size)] for _ in range(times))
+        return [self._run(park(self._limiter, [limit], *some)) for some in ids]
 
     def park_eight(self, times: int) -> Iterable[Callable[[], Any]]:
         """Return calls that park eight tasks each."""
@@ -96,11 +135,11 @@ class Steps:
 
     def claim(self, times: int, size: int = 1) -> Iterable[Callable[[], Any]]:
         """Park tasks; return calls that claim some of them, and settle those of the call before."""
-        for park in self.park(times, size, "due"):
-            park()
+        for call in self.park(times, size, "due"):
+            call()
         for _ in range(times):
             settled, self._claimed = self._claimed, [next(self._tokens) for _ in range(size)]
-            yield self._run(self._claim(self._claimed, settled))
+            yield self._run(claim(self._limiter, self._claimed, settled))
 
     def claim_ten(self, times: int) -> Iterable[Callable[[], Any]]:
         """Return calls that claim ten tasks each."""
@@ -108,41 +147,17 @@ class Steps:
 
     def poll(self, times: int) -> Iterable[Callable[[], Any]]:
         """Return calls that want tasks of a line whose limit has no room."""
-        return [self._run(self._claim([next(self._tokens)], ())) for _ in range(times)]
+        return [self._run(claim(self._limiter, [next(self._tokens)], ())) for _ in range(times)]
 
     def report(self, times: int) -> Iterable[Callable[[], Any]]:
         """Claim tasks; return calls that settle one each."""
         for call in self.claim(times // 10 + 1, size=10):
             call()
             tokens, self._claimed = self._claimed, []
-            yield from (self._run(self._claim((), [token])) for token in tokens)
+            yield from (self._run(claim(self._limiter, (), [token])) for token in tokens)
 
     def _run(self, call: Call) -> Callable[[], Any]:
         return lambda: self._limiter.store.run(call)
-
-    def _park(self, limit: str, size: int) -> Call:
-        requirement = self._limiter.require([limit], 1)
-        ids = [f"{next(self._ids):036}" for _ in range(size)]
-        tasks = [
-            WaitingTask(one, MESSAGE, requirement, rank=3, identity=f"{one} 0 0", holder=one)
-            for one in ids
-        ]
-        return park_call(self._limiter.keys, LINES, tasks, remember=86_400.0, lease=30.0)
-
-    def _claim(self, tokens: Sequence[int], settled: Sequence[int]) -> Call:
-        keys = self._limiter.keys
-        wanted = range(tokens[0], tokens[0] + len(tokens)) if tokens else range(0)
-        return claim_call(
-            keys,
-            WORKER,
-            keys.queue(LINES) if wanted else (),
-            wanted,
-            lease=30.0,
-            horizon=HORIZON_SECONDS,
-            soon_free_horizon=HORIZON_SECONDS,
-            settled=settled,
-            registered=True,
-        )
 
 
 def measure(server: redis.Redis, calls: Iterable[Callable[[], Any]]) -> Cost:

@@ -97,7 +97,7 @@ def run(options: Options) -> Result:
         options.say(f"tokens: {way.name}")
         number = 2 * calls if way.is_unknown else calls
         figures += _figures(way, measure(way, number, speed), number)
-    return Result(name="tokens", theirs="as named", figures=figures)
+    return Result(name="tokens", theirs="", figures=figures)
 
 
 def _figures(way: Way, outcome: Outcome, calls: int) -> Iterator[Figure]:
@@ -118,10 +118,7 @@ def _figures(way: Way, outcome: Outcome, calls: int) -> Iterator[Figure]:
     for name, unit, value, bar in rows:
         if value is None:
             continue
-        if way.ours:
-            yield Figure(name, unit, value, **bar)
-        else:
-            yield Figure(name, unit, float("nan"), value)
+        yield Figure(name, unit, value, **(bar if way.ours else {}))
 
 
 def measure(way: Way, calls: int, speed: float) -> Outcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from benchmarks.parking import park_at_each
+from benchmarks.lines import park_at_each
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import Stage
 from celery_throttle import Limiter

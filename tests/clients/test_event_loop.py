@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import anthropic
@@ -49,6 +50,8 @@ METHODS: dict[str, Callable[[Vendor], tuple[Any, dict[str, Any]]]] = {
         {"model": "m", "max_tokens": 10, "messages": MESSAGES},
     ),
 }
+if find_spec("openai.resources.responses") is None:  # before openai 1.66
+    del METHODS["openai responses"]
 
 
 def openai_client(api: Vendor) -> openai.AsyncOpenAI:

@@ -1,27 +1,37 @@
-"""Tables of the docs show the figures in docs/figures, which the benchmarks have written."""
+"""Pages of the docs show the figures in docs/figures, which the benchmarks have written."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+import pytest
+
+from benchmarks.__main__ import NAMES
+from benchmarks.pages import FIGURES, pages, shown_on, with_figures
 
 
-def test_the_page_at_scale_shows_what_the_benchmark_wrote() -> None:
-    """``python -m benchmarks workers --json docs/figures/workers.json``."""
-    [report] = json.loads((DOCS / "figures/workers.json").read_text())["benchmarks"]
-    fleets: dict[str, list[float]] = {}
-    for figure in report["figures"]:
-        name, is_first, _ = figure["figure"].partition(":")
-        if is_first and not name.startswith(" "):
-            fleets[name] = row = []
-        row.append(figure["ours"])
-    page = (DOCS / "concepts/scale.md").read_text()
-    shown = dict(re.findall(r"^\| ([\d,]+ workers.+?) \| (.+) \|$", page, re.MULTILINE))
-    simulated = {name: row for name, row in fleets.items() if "real" not in name}
-    assert shown == {
-        name: f"{idle:.0f} | {calls:.2f} | {us:.0f} | {used:.3f} | {delay:.0f} ms"
-        for name, (idle, calls, us, used, _, delay) in simulated.items()
-    }
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_a_page_shows_what_the_benchmarks_wrote(page: Path) -> None:
+    """To repair it: ``python -m benchmarks.pages``."""
+    text = page.read_text(encoding="utf-8")
+    assert with_figures(text) == text
+
+
+def test_the_figures_of_each_benchmark_have_one_place() -> None:
+    """A page shows them once they are recorded."""
+    shown = [name for page in pages() for name in shown_on(page)]
+    assert sorted(shown) == sorted(NAMES)
+
+
+def test_the_comparison_says_truly_where_others_cost_the_server_less() -> None:
+    """*Where the others are better* names them without figures."""
+    figures = json.loads((FIGURES / "race.json").read_text(encoding="utf-8"))["figures"]
+    cost: dict[str, float] = {}
+    for figure in figures:
+        if not figure["name"].startswith(" "):
+            side = figure["name"].partition(": ")[0]
+        elif "processor time of the server" in figure["name"]:
+            cost[side] = figure["value"]
+    assert cost["BullMQ"] < cost["celery_throttle"]
+    assert cost['rate_limit="100/s", gevent'] < cost["celery_throttle"] / 2
