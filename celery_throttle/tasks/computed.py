@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from inspect import Signature
 from typing import Any
 
-from celery_throttle.errors import LimitFunctionError, ThrottleError, UnknownLimitError, shown
+from celery_throttle.errors import ThrottleError, result_error
 from celery_throttle.limits.cost import ArgumentCost
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
@@ -23,6 +23,11 @@ from celery_throttle.tasks.functions import TaskFunction
 
 #: A limit of a task as it was read: a template, or a function that returns limits.
 Entry = KeyTemplate | TaskFunction
+
+
+_ALLOWED = (
+    "a limit such as 'mail:42' or throttle['mail', 42], a list of limits, or None for no limit"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +95,11 @@ class ComputedLimits:
         items = result if isinstance(result, (list, tuple)) else (result,)
         try:
             templates = [KeyTemplate.of(item) for item in items if item is not None]
+            for template in templates:
+                if template.name not in self.known:
+                    raise unknown_limit_error(template.name, self.known)
         except ThrottleError as error:
-            raise LimitFunctionError(
-                f"{function.text} returned {shown(result)}: {error}; allowed: a limit such as "
-                "'mail:42' or throttle['mail', 42], a list of limits, or None for no limit"
-            ) from None
-        for template in templates:
-            if template.name not in self.known:
-                unknown = unknown_limit_error(template.name, self.known)
-                raise UnknownLimitError(f"{function.text} returned {shown(result)}: {unknown}")
+            raise result_error(function.text, result, error, _ALLOWED) from None
         return templates
 
     def _cost(

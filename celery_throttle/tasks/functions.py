@@ -14,10 +14,9 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import (
     ConfigurationError,
-    LimitFunctionError,
     ThrottleError,
     function_name,
-    shown,
+    raised_error,
 )
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
@@ -93,9 +92,7 @@ class TaskFunction:
         except ThrottleError:
             raise
         except Exception as error:
-            raise LimitFunctionError(
-                f"{self.text} raised {type(error).__name__}: {shown(str(error))}"
-            ) from error
+            raise raised_error(self.text, error) from error
         finally:
             seconds = time.monotonic() - began
             if seconds > _SLOW_SECONDS:
