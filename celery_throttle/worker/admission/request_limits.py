@@ -9,7 +9,6 @@ calls take together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from celery_throttle.errors import ThrottleError
@@ -111,25 +110,14 @@ def pass_units(request: Any) -> None:
     request.request_dict[UNITS_FIELD] = units
 
 
-def _declared(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, list[Item]]:
-    """Return the limits that the task of a request declares, and what the request takes from them.
+def _calls(throttle: AppLimits, request: Any) -> list[tuple[TaskLimits, Any, Any]]:
+    """Return the calls whose limits a request has, each with its arguments.
 
-    For a mapping task, these are the limits of the task that it calls.
+    A mapping task has those of the task that it calls, for each element.
     """
-    limits, state = throttle.task_limits(request.task), request.throttle_state
+    limits = throttle.task_limits(request.task)
     calls = [] if limits is None else [(limits, request.args, request.kwargs)]
-    for element in _mapped_calls(throttle, request):
-        limits = element[0]
-        calls.append(element)
-    is_computed = any(each.computed is not None for each, *_ in calls)
-    if is_computed and state.computed is not None:
-        return limits, list(state.computed)
-    items = [
-        item for each, args, kwargs in calls for item in items_of(each.requirement(args, kwargs))
-    ]
-    if is_computed:
-        state.computed = tuple(items)
-    return limits, items
+    return [*calls, *_mapped_calls(throttle, request)]
 
 
 def _mapped_calls(throttle: AppLimits, request: Any) -> list[tuple[TaskLimits, Any, Any]]:
@@ -148,30 +136,53 @@ def _mapped_calls(throttle: AppLimits, request: Any) -> list[tuple[TaskLimits, A
 
 
 def _joined(throttle: AppLimits, request: Any) -> TaskLimits | None:
-    """Join what a task declares and what its last run requested; None if there are no limits.
-
-    A limit and key that the task declares counts as declared only: no run begins with more of it.
-    """
+    """Join what a task declares and what its last run requested; None if there are no limits."""
     state: TaskState = request.throttle_state
     if state.joined is not None:
         return state.joined[0]
-    declared, items = _declared(throttle, request)
-    own = {item[:2] for item in items}
-    check_ref_count(tuple(own), MAX_LIMITS_PER_TASK)
-    costs: dict[LimitRef, int] = {}
-    for item in (*items, *(item for item in state.requested if item[:2] not in own)):
-        ref = LimitRef(*item[:2])
-        # A task holds one slot of a limit, however often it requests it.
-        if ref in costs and find_slot_indexes([ref.name], throttle.limits):
-            continue
-        costs[ref] = costs.get(ref, 0) + item[2]
+    calls = _calls(throttle, request)
+    if any(limits.computed is not None for limits, *_ in calls):
+        if state.computed is None:
+            requirement = _declared(calls, throttle)
+            state.computed = tuple(items_of(requirement))
+        else:
+            requirement = _merged(state.computed, throttle)
+    else:
+        requirement = _declared(calls, throttle)
+    if state.requested:
+        # A limit and key that the task declares counts as declared only: no run begins with more.
+        own = () if requirement is None else requirement.refs
+        items = [*items_of(requirement), *(each for each in state.requested if each[:2] not in own)]
+        requirement = _merged(items, throttle)
     joined = None
-    if costs:
-        refs = tuple(costs)
-        slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
-        requirement = Requirement(refs, tuple(costs.values()))
-        declared = declared or TaskLimits.none()
-        settles = declared.settles or state.settles
-        joined = replace(declared, fixed=requirement, slots=slots, settles=settles, computed=None)
+    if requirement is not None:
+        limits = calls[-1][0] if calls else TaskLimits.none()
+        settles = limits.settles or state.settles
+        joined = limits.of_call(requirement, throttle.limits, settles=settles)
     state.joined = (joined,)
     return joined
+
+
+def _declared(
+    calls: Sequence[tuple[TaskLimits, Any, Any]], throttle: AppLimits
+) -> Requirement | None:
+    """Return what calls require together; None if no limit applies."""
+    found = [limits.requirement(args, kwargs) for limits, args, kwargs in calls]
+    if len(found) == 1:
+        return found[0]
+    requirement = _merged([item for each in found for item in items_of(each)], throttle)
+    if requirement is not None:
+        check_ref_count(requirement.refs, MAX_LIMITS_PER_TASK)
+    return requirement
+
+
+def _merged(items: Iterable[Item], throttle: AppLimits) -> Requirement | None:
+    """Return the requirement of items, each limit and key once; None if there are none."""
+    costs: dict[LimitRef, int] = {}
+    for name, key, cost in items:
+        ref = LimitRef(name, key)
+        # A task holds one slot of a limit, however often it requests it.
+        if ref in costs and find_slot_indexes([name], throttle.limits):
+            continue
+        costs[ref] = costs.get(ref, 0) + cost
+    return Requirement(tuple(costs), tuple(costs.values())) if costs else None
