@@ -40,6 +40,7 @@ class ComputedLimits:
     signature: Signature  #: of the task, without ``self``
     known: Mapping[str, Limits]
     readers: Mapping[KeyTemplate | ArgumentCost, ArgumentReader]  #: of the task's own texts
+    functions: tuple[TaskFunction, ...]  #: among the entries and costs
 
     @classmethod
     def of(
@@ -55,7 +56,9 @@ class ComputedLimits:
         Raises:
             KeyTemplateError: the task does not have an argument.
         """
-        limits = cls(where, entries, costs, signature, known, {})
+        found = [each for each in (*entries, *costs.all()) if isinstance(each, TaskFunction)]
+        functions = tuple(dict.fromkeys(found))
+        limits = cls(where, entries, costs, signature, known, {}, functions)
         templates = [entry for entry in entries if isinstance(entry, KeyTemplate)]
         texts: list[KeyTemplate | ArgumentCost] = [*templates]
         texts += [each for each in costs.all() if isinstance(each, ArgumentCost)]

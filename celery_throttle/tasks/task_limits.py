@@ -68,6 +68,11 @@ class TaskLimits:
         named = self.templates if self.fixed is None else self.fixed.refs
         return {each.name for each in named}
 
+    @property
+    def functions(self) -> tuple[TaskFunction, ...]:
+        """The functions that decide about limits or costs; none for most tasks."""
+        return () if self.computed is None else self.computed.functions
+
     def of_call(
         self, requirement: Requirement, known: Mapping[str, Limits], *, settles: bool
     ) -> TaskLimits:
