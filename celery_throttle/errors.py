@@ -339,6 +339,21 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
+def raised_error(text: str, error: Exception) -> LimitFunctionError:
+    """Return the error for what a function of a user has raised; ``text`` names the function."""
+    return LimitFunctionError(f"{text} raised {type(error).__name__}: {shown(str(error))}")
+
+
+def result_error(
+    text: str, result: object, error: ThrottleError, allowed: str = ""
+) -> ThrottleError:
+    """Return the error for what a function has returned; ``text`` names the function."""
+    if isinstance(error, UnknownLimitError):
+        return UnknownLimitError(f"{text} returned {shown(result)}: {error}")
+    what = f"; allowed: {allowed}" if allowed else ""
+    return LimitFunctionError(f"{text} returned {shown(result)}: {error}{what}")
+
+
 def shown(value: object) -> str:
     """Return ``repr(value)`` for a message: at most 100 characters, and never an error."""
     try:

@@ -14,13 +14,13 @@ from typing import Any
 from celery_throttle.errors import (
     ConfigurationError,
     LimitError,
-    LimitFunctionError,
     ThrottleError,
+    result_error,
     shown,
 )
 from celery_throttle.inbound.answers import Policies
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.limiter.functions import call_function, result_error, without_none
+from celery_throttle.limiter.functions import call_function, function_text, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import to_millionths
@@ -84,14 +84,14 @@ class Options:
         """
         if self.limits is None:
             return self.rules
-        result = yield from _call(self.limits, "limits", request)
+        result = yield from call_function(self.limits, "limits", request)
         limits = without_none(result)
         if limits is None:
             return None
         try:
             return Rules.of(limits, self.key, self.cost)
         except ThrottleError as error:
-            raise result_error(self.limits, "limits", result, error) from None
+            raise result_error(function_text(self.limits, "limits"), result, error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,11 @@ class Rules:
             return None
         if not callable(self.cost):
             return make_requirement(refs, self._costs_of(refs, self.cost))
-        cost = yield from _call(self.cost, "cost", request)
+        cost = yield from call_function(self.cost, "cost", request)
         try:
             return make_requirement(refs, self._costs_of(refs, cost))
         except ThrottleError as error:
-            raise result_error(self.cost, "cost", cost, error) from None
+            raise result_error(function_text(self.cost, "cost"), cost, error) from None
 
     def _costs_of(self, refs: Sequence[LimitRef], cost: Any) -> Any:
         """Return a cost without the limits that do not apply to a request."""
@@ -179,25 +179,15 @@ class Rules:
         return tuple(dict.fromkeys(found))
 
 
-def _call(function: Callable[..., Any], option: str, request: Any) -> Steps[Any]:
-    """Call a function. What it raises may mean something to the framework: a 404, say."""
-    try:
-        return (yield from call_function(function, option, request))
-    except LimitFunctionError as error:
-        if error.__cause__ is not None:
-            raise error.__cause__ from None
-        raise
-
-
 def _key_of(function: Callable[..., Any], request: Any) -> Steps[str | None]:
     """Return the encoded key of a request; None if no limit applies to it."""
-    value = yield from _call(function, "key", request)
+    value = yield from call_function(function, "key", request)
     if value is None:
         return None
     try:
         return encode_key(value)
     except ThrottleError as error:
-        raise result_error(function, "key", value, error) from None
+        raise result_error(function_text(function, "key"), value, error) from None
 
 
 def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None:

@@ -7,13 +7,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any
 
-from celery_throttle.errors import (
-    LimitFunctionError,
-    ThrottleError,
-    UnknownLimitError,
-    function_name,
-    shown,
-)
+from celery_throttle.errors import LimitFunctionError, function_name
 from celery_throttle.store.steps import Step, Steps
 
 
@@ -22,22 +16,14 @@ def call_function(
 ) -> Steps[Any]:
     """Return what a function returns; of an async function, what it returns in the end.
 
-    ``option``: the argument whose value the function is.
+    ``option``: the argument whose value the function is. What the function raises is raised.
 
     Raises (by the steps):
-        LimitFunctionError: it raised an error that is not one of this package, or it is async and
-            its caller blocks.
+        LimitFunctionError: the function is async, and its caller blocks.
     """
-    try:
-        result = function(*args, **kwargs)
-        if isawaitable(result):
-            result = yield Step(partial(_refuse, result, function, option), lambda: result)
-    except ThrottleError:
-        raise
-    except Exception as error:
-        raise LimitFunctionError(
-            f"{_text(function, option)} raised {type(error).__name__}: {shown(str(error))}"
-        ) from error
+    result = function(*args, **kwargs)
+    if isawaitable(result):
+        result = yield Step(partial(_refuse, result, function, option), lambda: result)
     return result
 
 
@@ -45,16 +31,9 @@ def _refuse(awaitable: Awaitable[Any], function: Callable[..., Any], option: str
     if iscoroutine(awaitable):
         awaitable.close()
     raise LimitFunctionError(
-        f"{_text(function, option)} is async, but its caller blocks; allowed: a plain function"
+        f"{function_text(function, option)} is async, but its caller blocks; allowed: a plain "
+        "function"
     )
-
-
-def result_error(
-    function: Callable[..., Any], option: str, result: Any, error: ThrottleError
-) -> ThrottleError:
-    """Return the error for what a function has returned: it names both."""
-    kind = UnknownLimitError if isinstance(error, UnknownLimitError) else LimitFunctionError
-    return kind(f"{_text(function, option)} returned {shown(result)}: {error}")
 
 
 def without_none(limits: Any) -> Any:
@@ -67,5 +46,6 @@ def without_none(limits: Any) -> Any:
     return limits
 
 
-def _text(function: Callable[..., Any], option: str) -> str:
+def function_text(function: Callable[..., Any], option: str) -> str:
+    """Return what names a function in messages; ``option``: the argument that it is given for."""
     return f"the {option} function {function_name(function)!r}"

@@ -79,14 +79,15 @@ class KeyTemplate:
         parts: list[str | None] = []
         arguments: list[tuple[str, str | None]] = []
         for template in templates:
+            if template and "{" not in template and "}" not in template:
+                parts.append(encode_part(template))
+                continue
             match = _PART.fullmatch(template)
             if match and match["name"].isidentifier():
                 parts.append(None)
                 default = match["default"]
                 fallback = _NO_LIMIT if match["optional"] else default and encode_part(default)
                 arguments.append((match["name"], fallback))
-            elif template and "{" not in template and "}" not in template:
-                parts.append(encode_part(template))
             else:
                 raise KeyTemplateError(
                     f"{shown(template)} in {shown(text)} is not a part of a key; allowed: one "

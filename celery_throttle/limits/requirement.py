@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from celery_throttle.errors import (
     LimitError,
-    LimitFunctionError,
     LimitValueError,
     ThrottleError,
     function_name,
+    raised_error,
+    result_error,
     shown,
 )
 from celery_throttle.limits.cost import Cost, to_millionths, to_units
@@ -79,15 +80,12 @@ class LimitByKey:
         try:
             found = self.function(*key.split(":"))
         except Exception as error:
-            text = shown(str(error))
-            raise LimitFunctionError(f"{where} raised {type(error).__name__}: {text}") from error
+            raise raised_error(where, error) from error
         try:
             return None if found is None else parse_limits(found, ref.name)
         except ThrottleError as error:
-            raise LimitFunctionError(
-                f"{where} returned {shown(found)}: {error}; allowed: a limit such as '10/m', a "
-                "list of limits, or None for the default"
-            ) from None
+            allowed = "a limit such as '10/m', a list of limits, or None for the default"
+            raise result_error(where, found, error, allowed) from None
 
 
 #: The limits of one name as users write them: one, or several that all have to allow.

@@ -6,12 +6,12 @@ first meets its limits. A retry is another message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Signature
 from typing import Any
 
-from celery_throttle.errors import LimitFunctionError, ThrottleError, UnknownLimitError, shown
+from celery_throttle.errors import ThrottleError, result_error
 from celery_throttle.limits.cost import ArgumentCost
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
@@ -25,6 +25,11 @@ from celery_throttle.tasks.functions import TaskFunction
 Entry = KeyTemplate | TaskFunction
 
 
+_ALLOWED = (
+    "a limit such as 'mail:42' or throttle['mail', 42], a list of limits, or None for no limit"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ComputedLimits:
     """The entries and costs of a task whose limits depend on more than keys."""
@@ -35,6 +40,7 @@ class ComputedLimits:
     signature: Signature  #: of the task, without ``self``
     known: Mapping[str, Limits]
     readers: Mapping[KeyTemplate | ArgumentCost, ArgumentReader]  #: of the task's own texts
+    functions: tuple[TaskFunction, ...]  #: among the entries and costs
 
     @classmethod
     def of(
@@ -50,7 +56,9 @@ class ComputedLimits:
         Raises:
             KeyTemplateError: the task does not have an argument.
         """
-        limits = cls(where, entries, costs, signature, known, {})
+        found = [each for each in (*entries, *costs.all()) if isinstance(each, TaskFunction)]
+        functions = tuple(dict.fromkeys(found))
+        limits = cls(where, entries, costs, signature, known, {}, functions)
         templates = [entry for entry in entries if isinstance(entry, KeyTemplate)]
         texts: list[KeyTemplate | ArgumentCost] = [*templates]
         texts += [each for each in costs.all() if isinstance(each, ArgumentCost)]
@@ -62,44 +70,48 @@ class ComputedLimits:
         Raises:
             ThrottleError: a function, a key or a cost is wrong; the message names it.
         """
-        refs = dict.fromkeys(self._refs(args, kwargs))
-        if not refs:
+        found: dict[LimitRef, None] = {}
+        for entry in self.entries:
+            if isinstance(entry, TaskFunction):
+                found.update(dict.fromkeys(self._call(entry, args, kwargs)))
+            else:
+                ref = self._ref(entry, args, kwargs)
+                if ref is not None:
+                    found[ref] = None
+        if not found:
             return None
-        check_ref_count(tuple(refs), MAX_LIMITS_PER_TASK)
+        refs = tuple(found)
+        check_ref_count(refs, MAX_LIMITS_PER_TASK)
         results: dict[TaskFunction, Any] = {}
         return Requirement(
-            tuple(refs), tuple(self._cost(ref.name, args, kwargs, results) for ref in refs)
+            refs, tuple([self._cost(ref.name, args, kwargs, results) for ref in refs])
         )
 
-    def _refs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[LimitRef]:
-        for entry in self.entries:
-            templates = (
-                [entry] if isinstance(entry, KeyTemplate) else self._call(entry, args, kwargs)
-            )
-            for template in templates:
-                read = template.arguments and self._reader(template).read(args, kwargs)
-                ref = template.ref(read)
-                if ref is not None:
-                    yield ref
+    def _ref(
+        self, template: KeyTemplate, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> LimitRef | None:
+        if not template.arguments:
+            return template.ref()
+        return template.ref(self._reader(template).read(args, kwargs))
 
     def _call(
         self, function: TaskFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[KeyTemplate]:
-        """Return the templates of what a function returns: None, a limit, or a list of limits."""
+    ) -> list[LimitRef]:
+        """Return the limits and keys that a function returns: None, a limit, or a list of them."""
         result = function.call(args, kwargs)
         items = result if isinstance(result, (list, tuple)) else (result,)
+        templates = []
         try:
-            templates = [KeyTemplate.of(item) for item in items if item is not None]
+            for item in items:
+                if item is not None:
+                    template = KeyTemplate.of(item)
+                    if template.name not in self.known:
+                        raise unknown_limit_error(template.name, self.known)
+                    templates.append(template)
         except ThrottleError as error:
-            raise LimitFunctionError(
-                f"{function.text} returned {shown(result)}: {error}; allowed: a limit such as "
-                "'mail:42' or throttle['mail', 42], a list of limits, or None for no limit"
-            ) from None
-        for template in templates:
-            if template.name not in self.known:
-                unknown = unknown_limit_error(template.name, self.known)
-                raise UnknownLimitError(f"{function.text} returned {shown(result)}: {unknown}")
-        return templates
+            raise result_error(function.text, result, error, _ALLOWED) from None
+        refs = [self._ref(template, args, kwargs) for template in templates]
+        return [ref for ref in refs if ref is not None]
 
     def _cost(
         self,

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from types import MethodType
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_throttle.errors import (
     ConfigurationError,
-    LimitFunctionError,
     ThrottleError,
     function_name,
-    shown,
+    raised_error,
 )
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate
 
-logger = get_logger(__name__)
-
-#: Seconds after which a function is reported: a worker starts no other task meanwhile.
-_SLOW_SECONDS = 1.0
-
 _COLLECTING = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +32,7 @@ class TaskFunction:
 
     function: Callable[..., Any]
     text: str  #: the task and the function, for messages
-    positional: int  #: how many arguments are passed by position
-    keywords: tuple[str, ...]  #: the names of those after them
+    keywords: tuple[str, ...]  #: the names of the arguments that are passed by name, the last ones
     reader: ArgumentReader | None  #: None for a function that is given all
 
     @classmethod
@@ -59,11 +50,11 @@ class TaskFunction:
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
             raise ConfigurationError(f"{text} is async; allowed: a plain function")
         try:
-            parameters = inspect.signature(function).parameters.values()
+            parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):  # some functions in C have none
-            return cls(function, text, 0, (), None)
+            return cls(function, text, (), None)
         if any(one.kind in _COLLECTING for one in parameters):
-            return cls(function, text, 0, (), None)
+            return cls(function, text, (), None)
         takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in signature.parameters.values())
         named = [
             one
@@ -72,9 +63,14 @@ class TaskFunction:
         ]
         defaults = {one.name: one.default for one in named if one.default is not Parameter.empty}
         names = [one.name for one in named]
-        positional = sum(one.kind is Parameter.POSITIONAL_ONLY for one in named)
         reader = ArgumentReader.for_signature(signature, names, text, defaults)
-        return cls(function, text, positional, tuple(names[positional:]), reader)
+        # As many as possible are passed by position, which takes less time.
+        first = 0
+        while first < len(named) and named[first] is parameters[first]:
+            if named[first].kind not in _POSITIONAL:
+                break
+            first += 1
+        return cls(function, text, tuple(names[first:]), reader)
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return what the function returns for the arguments of a call.
@@ -83,28 +79,19 @@ class TaskFunction:
             LimitFunctionError: it raised an error that is not one of this package.
             KeyValueError: the call lacks an argument.
         """
-        began = time.monotonic()
         try:
             if self.reader is None:
                 return self.function(*args, **kwargs)
             values = self.reader.read(args, kwargs)
-            named = dict(zip(self.keywords, values[self.positional :], strict=True))
-            return self.function(*values[: self.positional], **named)
+            if not self.keywords:
+                return self.function(*values)
+            first = len(values) - len(self.keywords)
+            named = dict(zip(self.keywords, values[first:], strict=True))
+            return self.function(*values[:first], **named)
         except ThrottleError:
             raise
         except Exception as error:
-            raise LimitFunctionError(
-                f"{self.text} raised {type(error).__name__}: {shown(str(error))}"
-            ) from error
-        finally:
-            seconds = time.monotonic() - began
-            if seconds > _SLOW_SECONDS:
-                logger.error(
-                    "%s took %.1f s, and this process did nothing else meanwhile. Compute the "
-                    "value before the task is sent, and pass it as an argument",
-                    self.text,
-                    seconds,
-                )
+            raise raised_error(self.text, error) from error
 
 
 def read_attribute(task: Any, name: str, default: Any = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from celery.worker import state
 
 from celery_throttle.tasks.messages.routing import Routing
+from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.poller import Scheduler
@@ -24,6 +25,7 @@ class BrokerConnection:
     Args:
         consumer: Celery's consumer.
         timers: the timers of the worker.
+        functions: calls the functions of limits and costs.
         claims: the claims of each shard.
         gate_for: returns the gate that decides about a request.
     """
@@ -32,11 +34,13 @@ class BrokerConnection:
         self,
         consumer: Any,
         timers: Timers,
+        functions: FunctionCalls,
         claims: Sequence[Claims],
         gate_for: Callable[[Any], Gate],
     ) -> None:
         self.consumer = consumer
         self.timers = timers
+        self.functions = functions
         self.gate_for = gate_for
         self.routing = Routing(consumer)
         self.prefetch = make_prefetch(consumer)

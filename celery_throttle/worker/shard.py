@@ -139,6 +139,7 @@ class Shard:
             pool=pool,
             outcomes=self._outcomes,
             timers=timers,
+            functions=connection.functions,
             lookups=KeyLookups(self.throttle, timers, self._delayed.end),
             readmit=connection.readmit,
             report_ungated=self._status.report_ungated,

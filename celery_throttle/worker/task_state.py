@@ -143,6 +143,7 @@ class TaskState:
     requested: Sequence[Item] = ()  #: the limits that refused its last run in the body
     #: What was computed for it, if functions decide about its limits; None if nothing was so far.
     computed: Sequence[Item] | None = None
+    function_call: Any = None  #: the call of its functions in a thread, as long as it lasts
     #: How often an API refused its runs, by the limits of the request.
     refusals: Mapping[str, int] = MappingProxyType({})
     requirement: Requirement | None = None  #: what its arguments require, once it was read

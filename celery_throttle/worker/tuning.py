@@ -85,6 +85,17 @@ NEXT_ROUND_SECONDS = 0.0001
 WAIT_IN_PLACE_SECONDS = 0.0003  # to a start that is waited in place: a timer would take longer
 RETRY_SECONDS = 1.0  # until a request comes again for which the server replied an error
 
+# Functions of limits and costs.
+
+#: A function is called in place after this many calls in a row that took less than the seconds.
+#: Hardly any call over a network takes so little.
+FAST_FUNCTION_CALLS = 20
+FAST_FUNCTION_SECONDS = 0.0002
+SLOW_FUNCTION_SECONDS = 0.010  # a call in place that takes longer is the last one for some time
+LOGGED_FUNCTION_SECONDS = 1.0  # a call in place that takes longer is logged
+FUNCTION_SECONDS = 10.0  # after which a task fails whose functions have not returned
+FUNCTION_THREADS = 4  # that call the functions of one task
+
 # Tasks that wait.
 
 #: A task that is expected to wait for less is not shown as waiting in the result backend: another

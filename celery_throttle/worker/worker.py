@@ -13,9 +13,15 @@ from celery_throttle.limits.shards import HOME, HOME_SHARD, ShardMap
 from celery_throttle.limits.shards import Shard as ShardName
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.gates import attach_gates
-from celery_throttle.worker.admission.request_limits import has_limits, limits_of, requirement_of
+from celery_throttle.worker.admission.request_limits import (
+    NotComputedError,
+    has_limits,
+    limits_of,
+    requirement_of,
+)
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.rules_watch import RulesWatch
 from celery_throttle.worker.health.split_limits import SplitLimits
@@ -44,6 +50,7 @@ class ThrottleWorker:
         self.timers = make_timers(consumer)
         throttle: AppLimits = consumer.app.throttle
         self._throttle = throttle
+        self._functions = FunctionCalls(throttle, self.timers)
         #: Over the present connection to the broker, or the last one if that is lost.
         self._connection: BrokerConnection | None = None
         #: The shard of each limit, which the calls of the app in this process learn as well.
@@ -103,7 +110,11 @@ class ThrottleWorker:
         confirm_before_flush(self.consumer)
         shards = self._shards.values()
         connection = self._connection = BrokerConnection(
-            self.consumer, self.timers, [shard.claims for shard in shards], self.gate_for
+            self.consumer,
+            self.timers,
+            self._functions,
+            [shard.claims for shard in shards],
+            self.gate_for,
         )
         for shard in shards:
             shard.connect(connection)
@@ -164,15 +175,21 @@ class ThrottleWorker:
         task = request.throttle_state
         if task.shard is None:
             task.shard = self._find_shard(request)
-        gate: Gate = task.shard.gate
+        gate: Gate = (task.shard or self._home).gate
         return gate
 
-    def _find_shard(self, request: Any) -> Shard:
+    def _find_shard(self, request: Any) -> Shard | None:
+        """Return the shard of a request; None as long as threads compute which limits it has."""
         task = request.throttle_state
         if task.claim is not None:
             return next(each for each in self._shards.values() if each.claims is task.claim.claims)
         try:
-            limits = limits_of(self._throttle, request)
+            try:
+                limits = limits_of(self._throttle, request)
+            except NotComputedError:
+                if not self._functions.compute(request, self._home.gate.delayed.end):
+                    return None
+                limits = limits_of(self._throttle, request)
             refs = () if limits is None else requirement_of(limits, request).refs
         except ThrottleError:  # the gate raises it as well, and fails the task
             return self._home

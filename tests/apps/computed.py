@@ -12,6 +12,9 @@ import redis
 from celery import Celery
 
 from celery_throttle import LimitByKey, Throttle
+from celery_throttle.worker import tuning
+
+tuning.FUNCTION_SECONDS = float(os.environ.get("FUNCTION_SECONDS", "600"))
 
 STORE = os.environ.get("THROTTLE_URL") or os.environ.get("CELERY_BROKER_URL", "redis://localhost")
 
@@ -66,8 +69,10 @@ def inner(user: str) -> None:
 def go_wrong(what: str) -> Any:
     if what == "raises":
         raise LookupError("no such tenant")
-    if what == "slow":
-        time.sleep(1.2)
+    if what == "blocks":
+        with redis.Redis.from_url(STORE) as client:
+            while not client.exists("go-on"):
+                time.sleep(0.01)
         return "all"
     return {"number": 5, "unknown": "males:7", "template": "mail:{who}"}[what]
 

@@ -90,12 +90,11 @@ def test_what_was_computed_goes_with_the_message(site: Site, begin: Callable[...
 
 @pytest.mark.usefixtures("site")
 def test_a_function_that_is_wrong_fails_only_its_task(begin: Callable[..., Worker]) -> None:
-    worker = begin(concurrency=1)
+    begin(concurrency=1)
     results: dict[str, AsyncResult[Any]] = {
         what: computed.app.tasks["wrong"].delay(what)
-        for what in ("raises", "number", "unknown", "template", "slow")
+        for what in ("raises", "number", "unknown", "template")
     }
-    assert results["slow"].get(timeout=30) == "slow"
     for what, error, text in (
         ("raises", LimitFunctionError, "'go_wrong' raised LookupError: 'no such tenant'"),
         ("number", LimitFunctionError, "returned 5: 5 is not text"),
@@ -105,7 +104,40 @@ def test_a_function_that_is_wrong_fails_only_its_task(begin: Callable[..., Worke
         with pytest.raises(error, match=text) as caught:
             results[what].get(timeout=30)
         assert str(caught.value).startswith("task 'wrong'")
-    assert "the throttle function 'go_wrong' took 1.2 s" in worker.log()
+
+
+def test_a_slow_function_delays_only_its_task(site: Site, begin: Callable[..., Worker]) -> None:
+    begin(concurrency=1)
+    wrong, chunks = computed.app.tasks["wrong"], computed.app.tasks["wrong"].chunks([["blocks"]], 1)
+    slow = [*(wrong.delay("blocks") for _ in range(9)), chunks.apply_async()[0]]
+    assert computed.app.tasks["lengthy"].delay([], None).get(timeout=30) == "sent"
+    assert computed.app.tasks["costly"].delay(4).get(timeout=30) == "sent"
+    assert not any(result.ready() for result in slow)
+    site.client.set("go-on", "")
+    assert [result.get(timeout=30) for result in slow] == [*["blocks"] * 9, ["blocks"]]
+
+
+def test_a_function_that_does_not_return_fails_its_tasks(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    begin(concurrency=1, env={"FUNCTION_SECONDS": "0.5"})
+    wrong = computed.app.tasks["wrong"]
+    stuck = [wrong.delay("blocks") for _ in range(6)]  # more than there are threads
+    for result in stuck:
+        text = "task 'wrong': the throttle function 'go_wrong' has not returned within 0.5 s"
+        with pytest.raises(LimitFunctionError, match=text):
+            result.get(timeout=30)
+    with pytest.raises(LimitFunctionError, match="4 such calls still run"):
+        wrong.delay("raises").get(timeout=30)
+    assert computed.app.tasks["costly"].delay(4).get(timeout=30) == "sent"
+    site.client.set("go-on", "")
+
+    def recovers() -> bool:
+        with pytest.raises(LimitFunctionError) as caught:
+            wrong.delay("raises").get(timeout=30)
+        return "no such tenant" in str(caught.value)
+
+    wait_until(recovers, "the threads are free")
 
 
 def test_costs_may_be_functions_and_lengths(site: Site, begin: Callable[..., Worker]) -> None:

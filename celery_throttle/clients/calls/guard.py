@@ -12,9 +12,15 @@ from typing import Any
 
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile, Units, no_units
 from celery_throttle.clients.profiles.reading import Reading
-from celery_throttle.errors import LimitValueError, ThrottleError, shown
+from celery_throttle.errors import (
+    LimitValueError,
+    ThrottleError,
+    raised_error,
+    result_error,
+    shown,
+)
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.limiter.functions import call_function, result_error, without_none
+from celery_throttle.limiter.functions import call_function, function_text, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import Cost, to_units
@@ -118,14 +124,14 @@ class Guard:
         if self._fixed is not None:
             return self._fixed
         function: Any = self._limits
-        result = yield from call_function(function, "limits", *args, **kwargs)
+        result = yield from _call(function, "limits", *args, **kwargs)
         limits = without_none(result)
         if limits is None:
             return None
         try:
             return CountedLimits(self, counted_limits(limits))
         except ThrottleError as error:
-            raise result_error(function, "limits", result, error) from None
+            raise result_error(function_text(function, "limits"), result, error) from None
 
     def requirement(
         self, limits: CountedLimits, request: Callable[[], Any], *args: Any, **kwargs: Any
@@ -135,11 +141,11 @@ class Guard:
         ``request``: returns what the profile estimates by; the rest goes to the function ``cost``.
         """
         if callable(self._cost):
-            cost = yield from call_function(self._cost, "cost", *args, **kwargs)
+            cost = yield from _call(self._cost, "cost", *args, **kwargs)
             try:
                 return limits.require(cost)
             except ThrottleError as error:
-                raise result_error(self._cost, "cost", cost, error) from None
+                raise result_error(function_text(self._cost, "cost"), cost, error) from None
         if self._cost is not None:
             return limits.require(self._cost)
         if self.profile.estimate is no_units:
@@ -294,6 +300,16 @@ class CountedLimits:
         """Whether calls go out while the limits server cannot be reached."""
         known = all(name in self.limiter.limits for name in self.names)
         return known and all(limit.outage == "open" for limit in self._definitions)
+
+
+def _call(function: Callable[..., Any], option: str, *args: Any, **kwargs: Any) -> Steps[Any]:
+    """Call a function; what it raises is raised as LimitFunctionError, which names it."""
+    try:
+        return (yield from call_function(function, option, *args, **kwargs))
+    except ThrottleError:
+        raise
+    except Exception as error:
+        raise raised_error(function_text(function, option), error) from error
 
 
 def counted_limits(limits: Any) -> list[Counted]:

@@ -35,10 +35,12 @@ from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import DecisionBatch, book_or_park
+from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gates import gate_of
 from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.request_limits import (
+    NotComputedError,
     has_limits,
     limits_of,
     requirement_of,
@@ -75,6 +77,7 @@ class Gate:
     pool: WorkerPool
     outcomes: FanOutOutcomes
     timers: Timers
+    functions: FunctionCalls
     lookups: KeyLookups
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
@@ -143,7 +146,12 @@ class Gate:
     def _decide_received(self, request: Any) -> Status:
         """Decide about a request without units."""
         task: TaskState = request.throttle_state
-        limits = limits_of(self.throttle, request)
+        try:
+            limits = limits_of(self.throttle, request)
+        except NotComputedError:
+            if not self.functions.compute(request, self.delayed.end):
+                return self.delayed.keep(request)
+            limits = limits_of(self.throttle, request)
         if limits is None:
             return task.move(Status.ADMITTED)
         requirement = requirement_of(limits, request)

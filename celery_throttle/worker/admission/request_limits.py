@@ -8,9 +8,9 @@ calls take together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
@@ -65,20 +65,35 @@ def set_requested(request: Any, items: Iterable[Item]) -> None:
     state.requested, state.joined = tuple(requested), None
 
 
+class NotComputedError(Exception):
+    """Functions decide which limits a request has, and they were not called: see `functions.py`."""
+
+
 def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
     """Return the limits of a request: those of its task, and those that refused its last run.
 
     Raises:
         ThrottleError: they are wrong, or a key or a cost of an element is, or they are in two
             shards.
+        NotComputedError: only the functions of the task know.
     """
     task: TaskState = request.throttle_state
     if task.shard_error is not None:
         raise task.shard_error
-    if task.requested or request.task.name in _MAPPING_TASKS:
-        return _joined(throttle, request)
-    limits = throttle.task_limits(request.task)
-    return limits if limits is None or limits.computed is None else _joined(throttle, request)
+    if task.joined is not None:
+        return task.joined[0]
+    if not (task.requested or request.task.name in _MAPPING_TASKS):
+        limits = throttle.task_limits(request.task)
+        if limits is None or limits.computed is None:
+            return limits
+    calls = calls_of(throttle, request)
+    if all(call.limits.computed is None for call in calls):
+        return _join(throttle, request, calls, require(throttle, calls))
+    if task.computed is not None:
+        return _join(throttle, request, calls, _merged(throttle, task.computed))
+    if any(call.limits.functions for call in calls):
+        raise NotComputedError
+    return set_computed(throttle, request, calls, require(throttle, calls))
 
 
 def has_limits(throttle: AppLimits, request: Any) -> bool:
@@ -87,12 +102,8 @@ def has_limits(throttle: AppLimits, request: Any) -> bool:
     Also if they are not computed yet: only the gate computes them.
     """
     try:
-        if request.throttle_state.joined is None:
-            limits = throttle.task_limits(request.task)
-            if limits is not None and limits.computed is not None:
-                return True
         return limits_of(throttle, request) is not None
-    except ThrottleError:
+    except (ThrottleError, NotComputedError):
         return True
 
 
@@ -104,74 +115,94 @@ def pass_units(request: Any) -> None:
     is_joined = state.requested or state.computed is not None or request.task.name in _MAPPING_TASKS
     # Another process may use another version of the rules file.
     if not units and (is_joined or throttle.rules_file is not None):
-        limits = limits_of(throttle, request)
-        units = items_of(requirement_of(limits, request)) if limits else ()
+        with suppress(NotComputedError):
+            limits = limits_of(throttle, request)
+            units = items_of(requirement_of(limits, request)) if limits else ()
     if state.refusals:
         units = (*units, *((REFUSALS, limits, times) for limits, times in state.refusals.items()))
     request.request_dict[UNITS_FIELD] = units
 
 
-def _declared(throttle: AppLimits, request: Any) -> tuple[TaskLimits | None, list[Item]]:
-    """Return the limits that the task of a request declares, and what the request takes from them.
+class LimitedCall(NamedTuple):
+    """A call of a task, and the limits that the task declares."""
 
-    For a mapping task, these are the limits of the task that it calls.
-    """
-    limits, state = throttle.task_limits(request.task), request.throttle_state
-    calls = [] if limits is None else [(limits, request.args, request.kwargs)]
-    for element in _mapped_calls(throttle, request):
-        limits = element[0]
-        calls.append(element)
-    is_computed = any(each.computed is not None for each, *_ in calls)
-    if is_computed and state.computed is not None:
-        return limits, list(state.computed)
-    items = [
-        item for each, args, kwargs in calls for item in items_of(each.requirement(args, kwargs))
-    ]
-    if is_computed:
-        state.computed = tuple(items)
-    return limits, items
+    limits: TaskLimits
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
 
 
-def _mapped_calls(throttle: AppLimits, request: Any) -> list[tuple[TaskLimits, Any, Any]]:
-    """Return the calls that a mapping task makes, if the task that it calls has limits."""
+def calls_of(throttle: AppLimits, request: Any) -> list[LimitedCall]:
+    """Return the calls whose limits a request has: of its task, or those that it makes."""
+    limits = throttle.task_limits(request.task)
+    calls = [] if limits is None else [LimitedCall(limits, request.args, request.kwargs)]
     arguments_of = _MAPPING_TASKS.get(request.task.name)
     if arguments_of is None:
-        return []
+        return calls
     given = {**dict(zip(("task", "it"), request.args, strict=False)), **request.kwargs}
     try:
         task = request.app.tasks[given["task"]["task"]]
-        calls = [arguments_of(element) for element in given["it"]]
+        elements = [arguments_of(element) for element in given["it"]]
     except (LookupError, TypeError):  # it fails in its body, as in plain Celery
-        return []
+        return calls
     limits = throttle.task_limits(task)
-    return [] if limits is None else [(limits, arguments, {}) for arguments in calls]
+    return calls if limits is None else [*calls, *(LimitedCall(limits, e, {}) for e in elements)]
 
 
-def _joined(throttle: AppLimits, request: Any) -> TaskLimits | None:
-    """Join what a task declares and what its last run requested; None if there are no limits.
+def require(throttle: AppLimits, calls: Sequence[LimitedCall]) -> Requirement | None:
+    """Return what calls require together; None if no limit applies. Thread-safe.
 
-    A limit and key that the task declares counts as declared only: no run begins with more of it.
+    Raises:
+        ThrottleError: a function, a key or a cost is wrong.
     """
+    found = [call.limits.requirement(call.args, call.kwargs) for call in calls]
+    if len(found) == 1:
+        return found[0]
+    requirement = _merged(throttle, [item for each in found for item in items_of(each)])
+    if requirement is not None:
+        check_ref_count(requirement.refs, MAX_LIMITS_PER_TASK)
+    return requirement
+
+
+def set_computed(
+    throttle: AppLimits,
+    request: Any,
+    calls: Sequence[LimitedCall],
+    requirement: Requirement | None,
+) -> TaskLimits | None:
+    """Set what was computed for a request, with which it goes from now on; return its limits."""
+    request.throttle_state.computed = tuple(items_of(requirement))
+    return _join(throttle, request, calls, requirement)
+
+
+def _join(
+    throttle: AppLimits,
+    request: Any,
+    calls: Sequence[LimitedCall],
+    requirement: Requirement | None,
+) -> TaskLimits | None:
+    """Join what a task requires and what its last run requested; None if there are no limits."""
     state: TaskState = request.throttle_state
-    if state.joined is not None:
-        return state.joined[0]
-    declared, items = _declared(throttle, request)
-    own = {item[:2] for item in items}
-    check_ref_count(tuple(own), MAX_LIMITS_PER_TASK)
-    costs: dict[LimitRef, int] = {}
-    for item in (*items, *(item for item in state.requested if item[:2] not in own)):
-        ref = LimitRef(*item[:2])
-        # A task holds one slot of a limit, however often it requests it.
-        if ref in costs and find_slot_indexes([ref.name], throttle.limits):
-            continue
-        costs[ref] = costs.get(ref, 0) + item[2]
+    if state.requested:
+        # A limit and key that the task declares counts as declared only: no run begins with more.
+        own = () if requirement is None else requirement.refs
+        items = [*items_of(requirement), *(each for each in state.requested if each[:2] not in own)]
+        requirement = _merged(throttle, items)
     joined = None
-    if costs:
-        refs = tuple(costs)
-        slots = find_slot_indexes((ref.name for ref in refs), throttle.limits)
-        requirement = Requirement(refs, tuple(costs.values()))
-        declared = declared or TaskLimits.none()
-        settles = declared.settles or state.settles
-        joined = replace(declared, fixed=requirement, slots=slots, settles=settles, computed=None)
+    if requirement is not None:
+        limits = calls[-1].limits if calls else TaskLimits.none()
+        settles = limits.settles or state.settles
+        joined = limits.of_call(requirement, throttle.limits, settles=settles)
     state.joined = (joined,)
     return joined
+
+
+def _merged(throttle: AppLimits, items: Iterable[Item]) -> Requirement | None:
+    """Return the requirement of items, each limit and key once; None if there are none."""
+    costs: dict[LimitRef, int] = {}
+    for name, key, cost in items:
+        ref = LimitRef(name, key)
+        # A task holds one slot of a limit, however often it requests it.
+        if ref in costs and find_slot_indexes([name], throttle.limits):
+            continue
+        costs[ref] = costs.get(ref, 0) + cost
+    return Requirement(tuple(costs), tuple(costs.values())) if costs else None

@@ -89,6 +89,13 @@ class DelayedTasks:
         status: Status = task.status
         return status
 
+    def keep(self, request: Any) -> Status:
+        """Keep a request in this worker until :meth:`end`."""
+        status: Status = request.throttle_state.delay()
+        send_receipt(request, waits=True)
+        self._wait(request, None, self._end)
+        return status
+
     def end(self, request: Any) -> None:
         """Bring a request to the gate now, if it is delayed."""
         delay = self._delays.get(request)

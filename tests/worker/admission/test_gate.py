@@ -13,6 +13,7 @@ from celery.worker import state
 
 from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
+from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.request import GatedRequest
@@ -69,6 +70,7 @@ class Bench:
             ),
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
+            functions=FunctionCalls(self.throttle, nothing),
             lookups=SimpleNamespace(by_name={}),  # type: ignore[arg-type]  # as far as it is used
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
                 add=self._put_off

@@ -16,6 +16,7 @@ from celery_throttle import Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
+from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Block, Quota
@@ -271,6 +272,7 @@ class Pool:
             pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
             timers=timers,
+            functions=FunctionCalls(bench.throttle, timers),
             lookups=KeyLookups(bench.throttle, timers, NOWHERE),
             readmit=self.bring,
             report_ungated=lambda *_, **__: None,

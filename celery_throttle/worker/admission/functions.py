@@ -1,0 +1,191 @@
+"""Calls the functions of limits and costs: those that are fast in place, all others in threads.
+
+A function may wait for a database, and the worker's loop must not. So the first calls of the
+functions of a task are made in threads. Once they have been fast many times in a row, they are
+called in place, which costs less; until a call is slow. A task whose functions run in a thread
+waits in this worker, without a process and without a prefetch slot; its message stays
+unacknowledged. A function that does not return fails the tasks that need it, and no others.
+
+Law at stake here: *never in the way* (a slow function delays only its own tasks).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Queue
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_throttle.errors import LimitFunctionError
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.request_limits import (
+    LimitedCall,
+    calls_of,
+    require,
+    set_computed,
+)
+from celery_throttle.worker.hooks.timers import Timers
+
+logger = get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """The functions of one request, called in a thread."""
+
+    request: Any
+    calls: Sequence[LimitedCall]
+    functions: _Functions
+    end_wait: Callable[[Any], None]  #: brings the request to the gate
+    error: Exception | None = None  #: with which the task fails
+
+
+@dataclass(eq=False, slots=True)
+class _Functions:
+    """The functions of one task."""
+
+    text: str  #: the task and the functions, for messages
+    by: object  #: the limits by which they were read
+    jobs: Queue[_Call] = field(default_factory=Queue)
+    threads: int = 0
+    unfinished: set[_Call] = field(default_factory=set)  #: calls that wait for a thread or have one
+    overdue: set[_Call] = field(default_factory=set)  #: that have a thread, but their tasks failed
+    fast_in_row: int = 0
+    needed_in_row: int = tuning.FAST_FUNCTION_CALLS
+
+    @property
+    def are_fast(self) -> bool:
+        return self.fast_in_row >= self.needed_in_row
+
+    @property
+    def are_stuck(self) -> bool:
+        """Whether no thread is left."""
+        return len(self.overdue) >= tuning.FUNCTION_THREADS
+
+    def error(self) -> LimitFunctionError:
+        return LimitFunctionError(
+            f"{self.text} has not returned within {tuning.FUNCTION_SECONDS:g} s; in this worker, "
+            f"{len(self.overdue)} such calls still run"
+        )
+
+
+class FunctionCalls:
+    """The calls of functions in one worker.
+
+    Args:
+        throttle: the limits of the app.
+        timers: calls back in the worker's loop.
+    """
+
+    def __init__(self, throttle: AppLimits, timers: Timers) -> None:
+        self._throttle = throttle
+        self._timers = timers
+        self._functions: dict[str, _Functions] = {}  # by the name of the task
+
+    def compute(self, request: Any, end_wait: Callable[[Any], None]) -> bool:
+        """Compute the limits of a request; False if they are computed in a thread.
+
+        Then ``end_wait`` is called with the request in the worker's loop, once this is to be called
+        again.
+
+        Raises:
+            ThrottleError: a function, a key or a cost is wrong, or a function does not return.
+        """
+        state = request.throttle_state
+        call: _Call | None = state.function_call
+        if call is not None:
+            call.end_wait = end_wait
+            if call.error is None:
+                return False
+            raise call.error
+        calls = calls_of(self._throttle, request)
+        functions = self._functions_of(str(request.task.name), calls)
+        if functions.are_fast:
+            began = time.monotonic()
+            try:
+                requirement = require(self._throttle, calls)
+            finally:
+                self._note_call_in_place(functions, time.monotonic() - began)
+            set_computed(self._throttle, request, calls, requirement)
+            return True
+        if functions.are_stuck:
+            raise functions.error()
+        state.function_call = call = _Call(request, calls, functions, end_wait)
+        functions.unfinished.add(call)
+        functions.jobs.put(call)
+        if functions.threads < min(len(functions.unfinished), tuning.FUNCTION_THREADS):
+            functions.threads += 1
+            threading.Thread(target=self._run_calls, args=(functions,), daemon=True).start()
+        return False
+
+    def _functions_of(self, task: str, calls: Sequence[LimitedCall]) -> _Functions:
+        limits = calls[-1].limits
+        functions = self._functions.get(task)
+        if functions is None or functions.by is not limits:  # the rules file has changed
+            texts = dict.fromkeys(each.text for each in limits.functions)
+            functions = self._functions[task] = _Functions(" or ".join(texts), limits)
+        return functions
+
+    def _note_call_in_place(self, functions: _Functions, seconds: float) -> None:
+        if seconds > tuning.SLOW_FUNCTION_SECONDS:
+            functions.fast_in_row = 0
+            functions.needed_in_row *= 10  # soon it stays in threads, unless it is hardly ever slow
+        if seconds > tuning.LOGGED_FUNCTION_SECONDS:
+            text = "%s took %.1f s, and this worker started no other task meanwhile"
+            logger.warning(text, functions.text, seconds)
+
+    # In a thread.
+
+    def _run_calls(self, functions: _Functions) -> None:
+        while True:
+            call = functions.jobs.get()
+            if call not in functions.unfinished:
+                continue
+            timer = self._timers.call_after(tuning.FUNCTION_SECONDS, self._fail_overdue, (call,))
+            began = time.monotonic()
+            requirement: Requirement | None = None
+            error: Exception | None = None
+            try:
+                requirement = require(self._throttle, call.calls)
+            except Exception as wrong:  # noqa: BLE001  # the thread must not end
+                error = wrong
+            seconds = time.monotonic() - began
+            self._timers.cancel(timer)
+            self._timers.call_soon(self._finish, call, requirement, error, seconds)
+
+    # In the worker's loop.
+
+    def _finish(
+        self, call: _Call, requirement: Requirement | None, error: Exception | None, seconds: float
+    ) -> None:
+        functions, request = call.functions, call.request
+        functions.unfinished.discard(call)
+        if call in functions.overdue:
+            functions.overdue.discard(call)
+            return
+        is_fast = seconds < tuning.FAST_FUNCTION_SECONDS
+        functions.fast_in_row = functions.fast_in_row + 1 if is_fast else 0
+        if error is None:
+            request.throttle_state.function_call = None
+            set_computed(self._throttle, request, call.calls, requirement)
+        else:
+            call.error = error
+        call.end_wait(request)
+
+    def _fail_overdue(self, call: _Call) -> None:
+        """Fail a task whose functions do not return; if no thread is left, those that wait too."""
+        functions = call.functions
+        if call not in functions.unfinished:
+            return
+        functions.overdue.add(call)
+        waiting = functions.unfinished - functions.overdue if functions.are_stuck else set()
+        functions.unfinished -= waiting
+        for one in (call, *waiting):
+            one.error = functions.error()
+            one.end_wait(one.request)

@@ -1,0 +1,89 @@
+"""Functions of limits: in threads at first, in place once they are fast."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_throttle import Throttle
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.functions import FunctionCalls
+from celery_throttle.worker.admission.request_limits import limits_of
+from celery_throttle.worker.hooks.timers import ThreadTimers
+from celery_throttle.worker.task_state import TaskState
+
+SLOW = 2 * tuning.SLOW_FUNCTION_SECONDS
+
+
+class Bench:
+    """Requests of a task, whose limit is a function that notes its threads."""
+
+    def __init__(self) -> None:
+        self.app: Any = Celery("functions", set_as_current=False)
+        self.throttle = Throttle(self.app, {"mail": "1/h"}, url="memory://")
+        self.timers = ThreadTimers()
+        self.timers.attach()
+        self.calls = FunctionCalls(self.throttle, self.timers)
+        self.threads: list[threading.Thread] = []
+
+        @self.app.task(name="mail", throttle=self.by_user, lazy=False, shared=False)
+        def mail(user: str, *, seconds: float = 0.0) -> None: ...
+
+        self.task = mail
+
+    def by_user(self, user: str, seconds: float) -> str:
+        self.threads.append(threading.current_thread())
+        if seconds:
+            time.sleep(seconds)
+        return f"mail:{user}"
+
+    def compute(self, seconds: float = 0.0) -> bool:
+        """Compute the limits of a request, and return whether that was done in place."""
+        request = SimpleNamespace(
+            app=self.app, task=self.task, args=["ada"], kwargs={"seconds": seconds}
+        )
+        request.request_dict, request.message = {}, None
+        request.throttle_state = TaskState(request)
+        ended = threading.Event()
+        in_place = self.calls.compute(request, lambda _: ended.set())
+        assert in_place or ended.wait(30)
+        limits = limits_of(self.throttle, request)
+        assert limits is not None
+        assert limits.names == {"mail"}
+        assert (self.threads[-1] is threading.current_thread()) is in_place
+        return in_place
+
+    def calls_until_in_place(self) -> int:
+        for calls in range(10_000):
+            if self.compute():
+                return calls
+        raise AssertionError("it stays in threads")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.timers.close()
+
+
+def test_a_function_that_is_always_fast_is_called_in_place(bench: Bench) -> None:
+    assert bench.calls_until_in_place() >= tuning.FAST_FUNCTION_CALLS
+    assert bench.compute()
+
+
+def test_a_function_that_was_slow_is_called_in_threads(bench: Bench) -> None:
+    bench.calls_until_in_place()
+    assert bench.compute(SLOW)
+    assert bench.calls_until_in_place() >= 10 * tuning.FAST_FUNCTION_CALLS
+
+
+def test_a_function_that_is_slow_now_and_then_stays_in_threads(bench: Bench) -> None:
+    for call in range(3 * tuning.FAST_FUNCTION_CALLS):
+        assert not bench.compute(0.0 if call % tuning.FAST_FUNCTION_CALLS else SLOW)
