@@ -18,6 +18,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
 from celery_throttle.operations.shards import ShardIdentity
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
+from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
 from tests.servers.server import Server, valkey_command, wait_until
 from tests.shards import HOME_KEYS, keys_of, shard_limiter
 from tests.workers import StartWorker, Worker
@@ -45,14 +46,19 @@ class Bench:
         self.worker: Worker
 
     def start(
-        self, shards: Mapping[str, Any], limits: Mapping[str, str] = LIMITS, rules: str = ""
+        self,
+        shards: Mapping[str, Any],
+        limits: Mapping[str, str] = LIMITS,
+        rules: str = "",
+        stall: float = 0.0,
     ) -> Worker:
-        """Start a worker with these settings of shards, and a rules file."""
+        """Start a worker with these settings of shards, and a rules file; see its module."""
         env = {
             "HOME_URL": self.servers["mail"].url,
             "SHARDS": json.dumps(shards),
             "LIMITS": json.dumps(limits),
             "RULES": rules,
+            "STALL": str(stall or ""),
         }
         self.worker = self._start_worker("tests.apps.sharded", self._url, env=env)
         return self.worker
@@ -347,6 +353,14 @@ def test_a_limit_divided_by_key(bench: Bench) -> None:
             "the others in their lines",
         )
     assert bench.records("tenant") == [str(number) for number in range(TASKS)]
+
+
+@pytest.mark.parametrize("shards", [{}, {"tenants": {"limits": ["tenant"], "by_key": 6}}])
+def test_a_worker_that_stands_still_loses_no_unit(bench: Bench, shards: dict[str, Any]) -> None:
+    """A key has one unit an hour: its task would wait for the next one."""
+    bench.start(shards, stall=1.5 * BOOKING_HORIZON_SECONDS)
+    bench.send("tenant", range(30))
+    bench.has_run("tenant", 30)
 
 
 def test_a_killed_server_costs_the_other_shards_nothing(bench: Bench) -> None:
