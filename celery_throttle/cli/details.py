@@ -13,9 +13,10 @@ from celery_throttle.cli.shared.exit_codes import ExitCode
 from celery_throttle.cli.shared.options import command, most_option, takes_ref
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, end_text, origin_text, pause_text, sentence, zone
+from celery_throttle.limiter.sharded import read_waiting
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.observe.status.stored import is_stored
-from celery_throttle.observe.status.tasks import TaskStatus, WaitingTask, read_waiting_tasks
+from celery_throttle.observe.status.tasks import TaskStatus, WaitingTask
 from celery_throttle.observe.status_text import (
     age,
     cause_text,
@@ -46,7 +47,7 @@ def show(target: Target, ref: LimitRef, *, as_json: bool) -> None:
         echo_json(details)
         return
     click.secho(ref_text(ref), bold=True)
-    if not target.throttle.run_plan(is_stored(target.throttle.observer, ref)):
+    if not target.read(lambda observer: is_stored(observer, ref), ref):
         click.echo(nothing_stored_text(ref))
     echo_pairs([(name, value) for name, value in _details_pairs(details) if value])
 
@@ -73,6 +74,7 @@ def _details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
         (f"15 minutes{of_all}", _recent(status)),
         (f"in total{of_all}", totals_text(status.totals)),
         (f"last 429{of_all}", _last_refusal(status)),
+        ("lost shards", ", ".join(status.lost_shards)),
     ]
 
 
@@ -194,9 +196,7 @@ def waiting(target: Target, ref: LimitRef, *, first: int, most: int, as_json: bo
 
     With KEY, lists only the tasks that wait at this key. The tasks are listed line by line.
     """
-    throttle = target.throttle
-    plan = read_waiting_tasks(throttle.observer, ref, throttle.task_name, first, most)
-    page = throttle.run_plan(plan)
+    page = target.merged(read_waiting(target.throttle, ref, first, most))
     tasks = tuple(replace(task, queue=target.queue_name(task.queue)) for task in page.tasks)
     if as_json:
         echo_json(replace(page, tasks=tasks))

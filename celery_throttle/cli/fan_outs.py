@@ -37,7 +37,7 @@ _COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
 name_argument = click.argument(
     "name",
     shell_complete=make_completer(
-        lambda throttle: (one.name for one in throttle.run_plan(read_fan_outs(throttle.observer)))
+        lambda throttle: (one.name for one in throttle.read(read_fan_outs).merged())
     ),
 )
 
@@ -48,7 +48,7 @@ def fanouts(target: Target, *, as_json: bool) -> None:
 
     The fan-outs with the most waiting tasks come first.
     """
-    found = target.throttle.run_plan(read_fan_outs(target.throttle.observer))
+    found = target.read(read_fan_outs)
     if as_json:
         echo_json({"fanouts": [_fields(progress) for progress in found]})
     elif not found:

@@ -12,7 +12,14 @@ from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_pairs
 from celery_throttle.cli.shared.options import SECONDS, command, limit_argument, most_option
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, zone
-from celery_throttle.observe.report import Report, advice_text, report_pairs
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.report import (
+    Report,
+    advice_text,
+    make_report,
+    read_recorded,
+    report_pairs,
+)
 from celery_throttle.observe.status.stored import read_history
 from celery_throttle.observe.status_text import change_text
 from celery_throttle.observe.text import describe_subject
@@ -32,8 +39,7 @@ def history(target: Target, *, most: int, before: str | None, as_json: bool) -> 
 
     The newest comes first. The server keeps the last 1,000 changes.
     """
-    throttle = target.throttle
-    changes = throttle.run_plan(read_history(throttle.observer, most, before))
+    changes = target.read(lambda observer: read_history(observer, most, before))[:most]
     if as_json:
         echo_json({"changes": changes})
     elif not changes:
@@ -66,7 +72,8 @@ def report(target: Target, limit: str, since: float, plot: Path | None, *, as_js
 
     The report covers all keys of the limit, and ends with one piece of advice.
     """
-    found = target.throttle[limit].report(since)
+    ref = LimitRef(limit, None)
+    found = make_report(target.read(lambda observer: read_recorded(observer, limit, since), ref))
     if plot is not None:
         _draw(found, plot)
     if as_json:

@@ -27,7 +27,7 @@ from celery_throttle.observe.status.definitions import (
     preview_reset,
     preview_resume,
 )
-from celery_throttle.observe.status.stored import read_names, read_stored
+from celery_throttle.observe.status.stored import read_stored
 from celery_throttle.observe.status_text import below_text, ref_text, waiting_text
 from celery_throttle.observe.text import count, format_seconds
 
@@ -48,7 +48,7 @@ def pause(
     throttle = target.throttle
     if ref is not None:
         target.check_known(ref)
-    preview = throttle.run_plan(preview_pause(throttle.observer, _refs(target, ref), lasts))
+    preview = target.read(lambda observer: preview_pause(observer, ref, lasts), ref)
     if not as_json:
         endless = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
         click.echo(endless if lasts is None else preview_text(preview))
@@ -72,7 +72,7 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
     throttle = target.throttle
     if ref is not None:
         target.check_known(ref)
-    preview = throttle.run_plan(preview_resume(throttle.observer, _refs(target, ref)))
+    preview = target.read(lambda observer: preview_resume(observer, ref), ref)
     result: dict[str, Any]
     if ref is None:
         names = throttle.resume_all(**author)
@@ -85,12 +85,6 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
     if was_paused and preview.waiting:
         text = f"{preview_text(preview)}\n{text}"
     echo_result({**result, "preview": preview}, text, as_json=as_json)
-
-
-def _refs(target: Target, ref: LimitRef | None) -> list[LimitRef]:
-    """Return the reference of a command; without one, those of all limits (``--all``)."""
-    names = [] if ref else target.throttle.run_plan(read_names(target.throttle.observer))
-    return [ref] if ref else [LimitRef(name, None) for name in names]
 
 
 def _fields(ref: LimitRef) -> dict[str, Any]:
@@ -134,7 +128,7 @@ def define(
     if not new:
         _require_known(target, ref)
     if texts:
-        preview = throttle.run_plan(preview_definition(throttle.observer, ref, texts))
+        preview = target.read(lambda observer: preview_definition(observer, ref, texts), ref)
         if not as_json:
             click.echo(preview_text(preview))
     throttle[ref].define(texts or None, weight=weight, lasts=lasts, **author)
@@ -169,8 +163,8 @@ def undefine(
         text = f"{sentence(ref_text(ref))} has no definition by define: nothing has changed."
         echo_result(result, text, as_json=as_json)
         return
-    below = throttle.run_plan(limits_below(throttle.observer, ref))
-    preview = throttle.run_plan(preview_definition(throttle.observer, ref, below))
+    below = target.read(lambda observer: limits_below(observer, ref), ref)
+    preview = target.read(lambda observer: preview_definition(observer, ref, below), ref)
     clauses = [str(one) for one in below]
     confirm(f"{preview_text(preview)}\n{below_text(clauses)}\nUndefine it?", yes=yes)
     throttle[ref].undefine(**author)
@@ -181,10 +175,9 @@ def undefine(
 
 def _has_definition(target: Target, ref: LimitRef) -> bool:
     """Whether undefine changes a limit: define made it, or its weight, or other code did."""
-    throttle = target.throttle
-    (stored,) = throttle.run_plan(read_stored(throttle.observer, [ref]))
+    (stored,) = target.read(lambda observer: read_stored(observer, [ref]), ref)
     layer = None if stored.origin is None else stored.origin.layer
-    is_of_other_code = target.has_app and ref.name not in throttle.limits
+    is_of_other_code = target.has_app and ref.name not in target.throttle.limits
     return layer == "run time" or stored.weight != 1 or is_of_other_code
 
 
@@ -198,7 +191,7 @@ def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: 
     """
     throttle = target.throttle
     target.check_known(ref)
-    preview = throttle.run_plan(preview_reset(throttle.observer, ref))
+    preview = target.read(lambda observer: preview_reset(observer, ref), ref)
     whole = "" if ref.key else ", but not what its keys have in use"
     confirm(
         f"{preview_text(preview)}\nThis forgets the units in use and lifts the pause{whole}: more "

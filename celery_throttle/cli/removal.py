@@ -96,8 +96,8 @@ def _remove(
     yes, as_json = options.pop("yes"), options.pop("as_json")
     found = (throttle if ref is None else throttle[ref]).count_waiting()
     if "queue" in options and found.waiting:
-        plan = is_consumed(throttle.observer, throttle.qualify(options["queue"]))
-        if not throttle.run_plan(plan):
+        queue = throttle.qualify(options["queue"])
+        if not target.read(lambda observer: is_consumed(observer, queue)):
             click.echo(unconsumed_text(options["queue"]), err=True)
     confirm(f"{_found_text(found, ref)}\n{question}", yes=yes or not found.waiting)
     remove = getattr(throttle, f"{method}_all") if ref is None else getattr(throttle[ref], method)

@@ -27,8 +27,8 @@ from celery_throttle.observe.status.definitions import (
 from celery_throttle.observe.status.fleet import read_rules_in_force
 from celery_throttle.observe.status_text import to_json
 from celery_throttle.observe.text import count
+from celery_throttle.observe.values import Preview
 from celery_throttle.store.keys import Keys
-from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.functions import text_of, texts_of
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False))
@@ -62,8 +62,7 @@ def diff(target: Target, file: str, *, as_json: bool) -> None:
     Compares the file with the rules in force, and shows the effect on waiting tasks. Changes
     nothing.
     """
-    throttle = target.throttle
-    result = _compare(throttle, file, load_rules(file, target.code_limits))
+    result = _compare(target, file, load_rules(file, target.code_limits))
     if as_json:
         echo_json(result)
     else:
@@ -77,35 +76,37 @@ def apply(target: Target, file: str, *, yes: bool, as_json: bool, **author: Any)
     The rules stay in force until the rules file of a worker changes (throttle_rules), or another
     file is applied.
     """
-    throttle = target.throttle
     rules = load_rules(file, target.code_limits)
-    result = _compare(throttle, file, rules)
+    result = _compare(target, file, rules)
     if not as_json:
         _show_changes(result)
     confirm("Put these rules in force?", yes=yes or not result["changes"])
-    apply_rules(throttle, rules, file, **author)
+    apply_rules(target.throttle, rules, file, **author)
     echo_result(result, f"{file} is in force.", as_json=as_json)
 
 
-def _compare(throttle: AppLimits, file: str, rules: Rules) -> dict[str, Any]:
+def _compare(target: Target, file: str, rules: Rules) -> dict[str, Any]:
     """Return the changes to the rules in force, and a preview for each limit whose tasks wait."""
-    observer = throttle.observer
-    changes = diff_rules(throttle.run_plan(read_rules_in_force(observer)), rules)
+    changes = diff_rules(target.read(read_rules_in_force), rules)
     previews = {}
     for change in changes:
-        ref = change.subject
-        if change.what == "limit" and isinstance(ref, LimitRef):
-            below = throttle.run_plan(limits_below_rules(observer, ref))
-            if below is None:  # a definition of run time stays in force
-                continue
-            new = rules.limits.get(ref, below)
-            preview = throttle.run_plan(preview_definition(observer, ref, new))
-            if preview.waiting:
-                previews[Keys.field(ref)] = preview
+        if change.what == "limit" and isinstance(change.subject, LimitRef):
+            preview = _preview(target, change.subject, rules)
+            if preview is not None and preview.waiting:
+                previews[Keys.field(change.subject)] = preview
     fields = [
         {**to_json(change), "subject": _subject(change), "text": str(change)} for change in changes
     ]
     return {"file": file, "changes": fields, "previews": previews}
+
+
+def _preview(target: Target, ref: LimitRef, rules: Rules) -> Preview | None:
+    """Return the preview of a definition of the file; None if one of run time stays in force."""
+    below = target.read(lambda observer: limits_below_rules(observer, ref), ref)
+    if below is None:
+        return None
+    new = rules.limits.get(ref, below)
+    return target.read(lambda observer: preview_definition(observer, ref, new), ref)
 
 
 def _subject(change: Change) -> str:
@@ -128,9 +129,9 @@ def dump(target: Target, *, as_json: bool) -> None:
     The output has all limits and weights of names and keys, and the routes of the app.
     """
     throttle = target.throttle
-    limits, weights = throttle.run_plan(definitions_in_force(throttle.observer))
+    limits, weights = target.read(definitions_in_force)
     # Those of the rules file go before those of the code.
-    of_file = throttle.run_plan(read_rules_in_force(throttle.observer)).routes
+    of_file = target.read(read_rules_in_force).routes
     of_code = throttle.settings.routes if target.has_app else {}
     both = {**of_file, **of_code, **of_file}
     routes = {task: Route(texts_of(each.limits), text_of(each.cost)) for task, each in both.items()}

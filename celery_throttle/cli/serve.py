@@ -61,7 +61,7 @@ def metrics(target: Target, port: int, host: str, limits: int) -> None:
         from celery_throttle.observe.metrics.prometheus import start_server  # noqa: PLC0415  # an extra
     limiter = target.limiter
     with suppress(StoreError):  # the page shows it
-        limiter.run_plan(read_names(limiter.observer))
+        limiter.read(read_names)
     with _listening_errors(host, port):
         server = start_server(limiter, port, host, max_limits=limits)
     with interruption(signal.SIGINT, signal.SIGTERM) as interrupted:

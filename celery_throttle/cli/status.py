@@ -86,6 +86,7 @@ def _read_status(target: Target) -> Status:
             status,
             limits=status.limits + page.limits,
             stranded=tuple(dict.fromkeys(status.stranded + page.stranded)),
+            lost_shards=tuple(dict.fromkeys(status.lost_shards + page.lost_shards)),
         )
     stranded = tuple(
         replace(one, queue=target.queue_name(one.queue), what=target.queue_name(one.what))
@@ -130,6 +131,8 @@ def _status_lines(
         yield "No limits."
     yield ""
     yield count(status.workers, "live worker")
+    if status.lost_shards:
+        yield f"Shards that cannot be read: {', '.join(status.lost_shards)}"
     if status.stranded:
         yield "Stranded:"
         yield from (f"  {stranded_text(one)}" for one in status.stranded)

@@ -23,8 +23,7 @@ def workers(target: Target, *, most: int, as_json: bool) -> None:
     was killed, is stopped, or cannot reach the server. Its claims return to their lines when its
     lease ends.
     """
-    throttle = target.throttle
-    found = throttle.run_plan(read_workers(throttle.observer, most))
+    found = target.read(lambda observer: read_workers(observer, most))
     if as_json:
         echo_json({"workers": [to_json(one._asdict()) for one in found]})
         return

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from celery_throttle.limits.duration import Duration
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.shards import HOME
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations import acquire, rules
 from celery_throttle.operations import define as definition_plans
@@ -90,20 +91,22 @@ def make_backend(
     restore: Callable[[], Plan[None]] | None = None,
     fence: Fence | None = None,
     store: Store | None = None,
+    shard: str = HOME,
 ) -> Backend:
     """Return the backend of a URL; see :mod:`celery_throttle.store.url`.
 
     ``restore``, ``fence``: see :class:`~celery_throttle.operations.plan.PlanContext`. ``store``:
-    that of the same server, whose connections are used.
+    that of the same server, whose connections are used. ``shard``: its name.
 
     Raises:
         ConfigurationError: the URL cannot be used, or not with the prefix of the keys.
     """
     store = store or Store(url, timeout=timeout, prefix=keys.prefix)
     if is_memory_url(url):
-        return _without_server(store, MemoryPlans.of(limits, keys, clock))
+        return _without_server(store, MemoryPlans.of(limits, keys, clock), shard)
     plans = Plans(limits, keys, clock, restore, fence)
-    return Backend(store, plans, Observer(limits, keys, clock, plans.check_known))
+    observer = Observer(limits, keys, clock, plans.check_known, shard=shard)
+    return Backend(store, plans, observer)
 
 
 def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:
@@ -112,6 +115,6 @@ def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> B
     return _without_server(Serverless(reason), DisabledPlans.of(limits, keys, None))
 
 
-def _without_server(store: Store, plans: MemoryPlans) -> Backend:
+def _without_server(store: Store, plans: MemoryPlans, shard: str = HOME) -> Backend:
     parts = plans.limits, plans.keys, plans.clock, plans.check_known
-    return Backend(store, plans, Observer(*parts, has_server=False))
+    return Backend(store, plans, Observer(*parts, has_server=False, shard=shard))

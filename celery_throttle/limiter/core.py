@@ -27,6 +27,7 @@ from celery_throttle.limits.key import (
 )
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Costs, Requirement, make_requirement
+from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder, Taken
 from celery_throttle.operations.plan import Action, Clock, HomeCall, Plan, StoreCall, translate
@@ -116,21 +117,17 @@ class LimiterCore:
     def check_together(self, refs: Iterable[LimitRef]) -> None:
         """Raise ConfigurationError if one call cannot need all of these limits."""
 
-    def read_limit(
+    def read(
         self,
-        ref: LimitRef,  # noqa: ARG002  # a limiter with shards finds that of the limit
         reader: Callable[[Observer], Plan[T]],
-        merge: Callable[[Sequence[T]], T] | None = None,  # noqa: ARG002  # as above
-    ) -> T:
-        """Run a plan that reads the status of a limit, or of one key of it.
-
-        ``merge`` makes one result of those of several shards, which a limit without a key may have.
-        """
-        return self.run_plan(reader(self.observer))
+        ref: LimitRef | None = None,  # noqa: ARG002  # a limiter with shards finds that of the limit
+    ) -> Reading[T]:
+        """Run a plan that reads the status in each shard, or in those that have a limit."""
+        return Reading({self.observer.shard: self.run_plan(reader(self.observer))})
 
     @property
     def observer(self) -> Observer:
-        """What the readers of the status use.
+        """What the readers of the status use in the home shard.
 
         :meta private:
         """

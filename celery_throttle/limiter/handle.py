@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
 from celery_throttle.limiter.leases import Reservation, Slot
+from celery_throttle.limiter.sharded import read_waiting
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, check_duration
@@ -12,10 +15,9 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
 from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.report import Report, read_report
+from celery_throttle.observe.report import Report, make_report, read_recorded
 from celery_throttle.observe.status.limits import read_details
-from celery_throttle.observe.status.merged import merge_details, merge_forecasts
-from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
+from celery_throttle.observe.status.tasks import WaitingPage
 from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
 
@@ -203,15 +205,15 @@ class LimitHandle:
         Raises:
             LimitValueError: ``measured`` is not a number above 0.
         """
-        return self.limiter.read_limit(
-            self.ref, lambda observer: forecast_limit(observer, self.ref, measured), merge_forecasts
-        )
+        return self.limiter.read(
+            lambda observer: forecast_limit(observer, self.ref, measured), self.ref
+        ).complete()
 
     def status(self) -> LimitDetails:
         """Return details of the limit or key: its definition, usage, waiting tasks and pauses."""
-        return self.limiter.read_limit(
-            self.ref, lambda observer: read_details(observer, self.ref), merge_details
-        )
+        return self.limiter.read(
+            lambda observer: read_details(observer, self.ref), self.ref
+        ).merged()
 
     def list_waiting(self, *, first: int = 0, most: int = 50) -> WaitingPage:
         """Return the tasks that wait at the limit, page by page.
@@ -222,10 +224,7 @@ class LimitHandle:
             first: The number of tasks to skip: ``next`` of the previous page. Default 0.
             most: The most tasks on a page; default 50.
         """
-        ref, task_name = self.ref, self.limiter.task_name
-        return self.limiter.read_limit(
-            ref, lambda observer: read_waiting_tasks(observer, ref, task_name, first, most)
-        )
+        return read_waiting(self.limiter, self.ref, first, most).complete()
 
     def report(self, period: Duration = 86_400.0) -> Report:
         """Return a report on the use of the limit and all its keys, with advice.
@@ -238,10 +237,8 @@ class LimitHandle:
             LimitValueError: The duration is out of range.
         """
         seconds = check_duration(period, "a period")
-        name = self.ref.name
-        return self.limiter.read_limit(
-            self.ref, lambda observer: read_report(observer, name, seconds)
-        )
+        reader = partial(read_recorded, name=self.ref.name, seconds=seconds)
+        return make_report(self.limiter.read(reader, self.ref).complete())
 
     def define(
         self,

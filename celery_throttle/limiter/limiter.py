@@ -7,9 +7,10 @@ The ``Throttle`` of an app is also a limiter. ``x()`` and ``ax()`` execute the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from celery_throttle.errors import LimitValueError, StoreError, shown
+from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limiter.backend import (
     disabled_backend,
     make_backend,
@@ -23,7 +24,6 @@ from celery_throttle.limiter.parts import (
     Parts,
     backend_of_parts,
     check_urls,
-    on,
 )
 from celery_throttle.limiter.sharded import ShardedCore
 from celery_throttle.limits.cost import Cost
@@ -33,9 +33,9 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
 from celery_throttle.limits.requirement import Costs, LimitByKey, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
-from celery_throttle.limits.shards import HOME, parse_shards
+from celery_throttle.limits.shards import parse_shards
+from celery_throttle.observe.merged import merge_pages
 from celery_throttle.observe.status.limits import read_page
-from celery_throttle.observe.status.merged import merge_pages
 from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.status.stored import read_changes
 from celery_throttle.observe.status.tasks import TaskStatus, explain_task
@@ -256,18 +256,11 @@ class Limiter(ShardedCore):
                 return the first page.
             most: The most limits on a page; default 100.
         """
-        if self.parts is None:
-            return self.run_plan(read_page(self.observer, after, most))
-        pages, lost = list[Status](), dict[str, StoreError]()
-        for shard in self.parts.shards:
-            part = self.parts[shard]
-            try:
-                pages.append(self.run_plan(on(part, read_page(part.observer, after, most))))
-            except StoreError as error:  # of each shard by itself
-                lost[str(shard)] = error
-        if not pages:
-            raise lost[HOME]
-        return merge_pages(pages, most, [*lost])
+        reading = self.read(lambda observer: read_page(observer, after, most))
+        if len(reading.values) <= 1:
+            return reading.merged()
+        page = merge_pages([*reading.values.values()], most)
+        return replace(page, lost_shards=(*reading.lost,))
 
     def explain(self, task_id: str) -> TaskStatus:
         """Return where a task is, and why it does not run yet.
@@ -276,13 +269,9 @@ class Limiter(ShardedCore):
             task_id: The id of the task. An unknown id is not an error; its location is
                 ``"unknown"``.
         """
-        for observed in self.observed_parts():
-            found = self.run_plan(
-                on(observed, explain_task(observed.observer, task_id, self.task_name))
-            )
-            if found.location != "unknown":
-                break
-        return found
+        reading = self.read(lambda observer: explain_task(observer, task_id, self.task_name))
+        found = reading.merged()
+        return reading.complete() if found.location == "unknown" else found
 
     def changes(self, *, most: int = 100, before: str | None = None) -> list[Change]:
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
@@ -292,12 +281,7 @@ class Limiter(ShardedCore):
             before: The ``id`` of a change: return only older changes. Default: begin with the
                 newest change.
         """
-        changes = [
-            change
-            for part in self.observed_parts()
-            for change in self.run_plan(on(part, read_changes(part.observer, most, before)))
-        ]
-        return sorted(changes, key=lambda change: change.at, reverse=True)[:most]
+        return self.read(lambda observer: read_changes(observer, most, before)).complete()[:most]
 
     def pause_all(
         self, lasts: Duration | None, *, reason: str | None = None, by: str | None = None
@@ -345,8 +329,7 @@ class Limiter(ShardedCore):
 
     def record_totals(self) -> None:
         """Record the totals of all limits, for reports; workers do this every ten seconds."""
-        for part in self.observed_parts():
-            self.run_plan(on(part, record_totals(part.observer)))
+        self.read(record_totals).complete()
 
 
 def apply_rules(

@@ -208,6 +208,7 @@ class MakePart:
             restore=self.restore and partial(self.restore, parts, shard),
             fence=fence,
             store=store,
+            shard=str(shard),
         )
         return part
 
@@ -323,7 +324,7 @@ class ShardedPlans:
         now, every = 0, set[str]()
         for part in self.parts.all():
             at, names = yield from on(part, part.plans.list_names())
-            now, every = now or at, every.union(names)
+            now, every = now or at, every.union(names, part.limits)
         return now, sorted(every)
 
     def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:

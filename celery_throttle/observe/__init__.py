@@ -10,6 +10,7 @@ is below it.
     values.py    the values that the plans return; totals.py: the counters
     status/      limits, waiting tasks, workers, fan-outs, changes, what was counted in a time
     report.py    what was counted, with advice
+    merged.py    one value of those of several shards
     forecasts/   when the waiting tasks will have started
     metrics/     the figures of all limits for monitoring, and Prometheus
     text.py, status_text.py  the values as words and as JSON

@@ -10,6 +10,7 @@ from typing import Any
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
+from celery_throttle.limits.shards import HOME
 from celery_throttle.operations.plan import Clock, Plan
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
@@ -23,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """The limits of one prefix, for those who read their status and change no limit.
+    """The limits of one shard, for those who read their status and change no limit.
 
     Each plan of this package is a function whose first argument is an observer.
     """
@@ -34,6 +35,7 @@ class Observer:
     #: Makes the plan that raises UnknownLimitError if neither the code nor the server has a limit.
     check_known: Callable[[LimitRef], Plan[None]]
     has_server: bool = True  #: if not, no task waits
+    shard: str = HOME  #: its name
 
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""

@@ -17,10 +17,17 @@ from celery_throttle.observe.status.records import (
     RECENT_SECONDS,
     RECORD_SECONDS,
     WEEK_RECORD_SECONDS,
+    Record,
     check_recorded,
-    read_periods,
+    divide_records,
+    read_records,
 )
-from celery_throttle.observe.status.stored import limits_in_force, list_keys, read_stored
+from celery_throttle.observe.status.stored import (
+    KeyPage,
+    limits_in_force,
+    list_keys,
+    read_stored,
+)
 from celery_throttle.observe.status_text import waits_text
 from celery_throttle.observe.text import amount, count, format_seconds
 from celery_throttle.observe.totals import Totals, add_totals
@@ -115,21 +122,45 @@ class Allowance(NamedTuple):
         return (totals.granted - totals.refunded) / (self.burst + self.per_second * seconds)
 
 
-def read_report(observer: Observer, name: str, seconds: float) -> Plan[Report]:
-    """Return what was counted of a limit in the last seconds, with advice.
+class Recorded(NamedTuple):
+    """What a report on a limit is made of.
 
-    Raises UnknownLimitError, and as :func:`read_periods`.
+    Attributes:
+        status: what is stored of the limit.
+        seconds: the time until now that was read.
+        records: those of each shard.
+        keys: some with the most waiting tasks.
+    """
+
+    status: LimitStatus
+    seconds: float
+    records: list[list[Record]]
+    keys: KeyPage
+
+
+def read_recorded(observer: Observer, name: str, seconds: float) -> Plan[Recorded]:
+    """Return what a report on a limit is made of, of the last seconds.
+
+    Raises UnknownLimitError, and as :func:`read_records`.
     """
     ref = LimitRef(name, None)
     check_recorded(seconds)
     yield from observer.check_known(ref)
     (status,) = yield from read_stored(observer, [ref])
+    records = yield from read_records(observer, name, seconds)
+    return Recorded(
+        status, seconds, [records], (yield from list_keys(observer, name, "waiting", 0, _MAX_KEYS))
+    )
+
+
+def make_report(recorded: Recorded) -> Report:
+    """Return what was counted of a limit, with advice."""
+    status, seconds = recorded.status, recorded.seconds
     step = RECORD_SECONDS if seconds <= RECENT_SECONDS else WEEK_RECORD_SECONDS
     parts = min(_MAX_PERIODS, max(1, int(seconds / step)))
     since = status.origin.since if status.origin else None
-    periods = yield from read_periods(observer, name, seconds, parts, since=since)
-    _, keys = yield from list_keys(observer, name, "waiting", most=_MAX_KEYS)
-    top_keys = tuple((key, int(tasks)) for key, tasks in keys)
+    periods = divide_records(recorded.records, seconds, parts, since=since)
+    top_keys = tuple((key, int(tasks)) for key, tasks in recorded.keys.keys[:_MAX_KEYS])
     return _make_report(status, seconds, periods, top_keys)
 
 

@@ -37,6 +37,9 @@ It does not wait in a line, and no worker has claimed it from one. Either
 - it has ended; or
 - it was never sent to this app."""
 
+#: Shards that are named together.
+_MAX_SHOWN_SHARDS = 5
+
 
 def age(seconds: float) -> str:
     """Return how long something has lasted, to a tenth of a second."""
@@ -343,3 +346,20 @@ def _field(value: Any, name: str) -> Any:
     special = _SPECIAL.get((type(value), name))
     found = getattr(value, name)
     return to_json(special(found) if special else found)
+
+
+def lost_texts(lost: Mapping[str, Exception]) -> list[str]:
+    """Return which shards cannot be read and why, those with one reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for name, error in lost.items():
+        by_reason.setdefault(str(error), []).append(name)
+    return [
+        f"{'shard' if len(names) == 1 else 'shards'} {_shown_shards(names)} cannot be read: {why}"
+        for why, names in by_reason.items()
+    ]
+
+
+def _shown_shards(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_SHOWN_SHARDS
+    shown = ", ".join(names[:_MAX_SHOWN_SHARDS])
+    return f"{shown} and {more:,} more" if more > 0 else shown

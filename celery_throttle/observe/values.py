@@ -228,6 +228,8 @@ class LimitDetails(LimitStatus):
         slots: The holders of slots, at most 100.
         fan_outs: The encoded names of the fan-outs whose waiting tasks need the limit, at most
             100. If more than 2,000 lines wait, some of them.
+        lost_shards: The shards that have keys of the limit and cannot be reached: what they have is
+            missing.
     """
 
     recent: tuple[Period, ...]
@@ -237,6 +239,7 @@ class LimitDetails(LimitStatus):
     slots_used: int
     slots: tuple[SlotHolder, ...]
     fan_outs: tuple[str, ...]
+    lost_shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class _Visit:
         """Carry the action out, and lead to the page that shows what was changed."""
         if self.errors:
             return self.preview()
-        newest = self.site.limiter.changes(most=1)
+        newest = self.site.read_changes(1)
         reason = one_line(request.form.get("reason", ""))
         subject, is_complete = self.subject, True
         try:
@@ -226,6 +226,6 @@ class _Visit:
         ``newest``: the id of the newest change before.
         """
         own = (self.subject.logged, author.by)
-        since = takewhile(lambda change: change.id != newest, self.site.limiter.changes())
+        since = takewhile(lambda change: change.id != newest, self.site.read_changes(100))
         ids = [one.id for one in since if (one.limit, one.author and one.author.by) == own]
         return ids or ["none"]

@@ -153,7 +153,7 @@ def _duration_field(default: str) -> Field:
 
 def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:
     ref, seconds, pauses = handle.ref, values["for"], handle.status().pauses
-    preview = site.run(preview_pause(site.observer, [ref], seconds))
+    preview = site.read(lambda observer: preview_pause(observer, ref, seconds), ref)
     if seconds is None:
         text = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
         return Consequence(text)
@@ -173,7 +173,7 @@ def _preview_resume(site: Site, handle: Any, _: Values) -> Consequence:
     text = rest if status.paused_keys else ""
     if all(pause.key != ref.key for pause in status.pauses):
         return Consequence(f"It is not paused. {text}")
-    return Consequence(text, site.run(preview_resume(site.observer, [ref])))
+    return Consequence(text, site.read(lambda observer: preview_resume(observer, ref), ref))
 
 
 def _preview_define(site: Site, handle: Any, values: Values) -> Consequence:
@@ -182,28 +182,30 @@ def _preview_define(site: Site, handle: Any, values: Values) -> Consequence:
     ref, plans = handle.ref, site.limiter.plans
     limits, _ = parse_definition(plans, ref, values["limits"], values["weight"], values["for"])
     if limits is None or ref.key is not None:
-        site.run(plans.check_known(ref))
+        site.limiter.run_plan(plans.check_known(ref))
     if limits is None:
         return Consequence("The limits do not change.")
-    return Consequence("", site.run(preview_definition(site.observer, ref, limits)))
+    preview = site.read(lambda observer: preview_definition(observer, ref, limits), ref)
+    return Consequence("", preview)
 
 
 def _preview_undefine(site: Site, handle: Any, _: Values) -> Consequence:
-    site.run(site.limiter.plans.check_known(handle.ref))
-    below = site.run(limits_below(site.observer, handle.ref))
-    preview = site.run(preview_definition(site.observer, handle.ref, below))
+    ref = handle.ref
+    site.limiter.run_plan(site.limiter.plans.check_known(ref))
+    below = site.read(lambda observer: limits_below(observer, ref), ref)
+    preview = site.read(lambda observer: preview_definition(observer, ref, below), ref)
     return Consequence(below_text(below), preview)
 
 
 def _preview_reset(site: Site, handle: Any, _: Values) -> Consequence:
     ref = handle.ref
-    site.run(site.limiter.plans.check_known(ref))
+    site.limiter.run_plan(site.limiter.plans.check_known(ref))
     whole = ", but not those of its keys," if ref.key is None else ""
     text = (
         f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
         f"than {ref_text(ref)} allows."
     )
-    return Consequence(text, site.run(preview_reset(site.observer, ref)))
+    return Consequence(text, site.read(lambda observer: preview_reset(observer, ref), ref))
 
 
 def _preview_removal(text: str) -> Callable[[Site, Any, Values], Consequence]:
@@ -213,7 +215,8 @@ def _preview_removal(text: str) -> Callable[[Site, Any, Values], Consequence]:
 def _preview_move(site: Site, handle: Any, values: Values) -> Consequence:
     queue = values["queue"]
     text = f"They go to queue {queue}."
-    if not site.run(is_consumed(site.observer, site.limiter.own_broker + queue)):
+    qualified = site.limiter.own_broker + queue
+    if not site.read(lambda observer: is_consumed(observer, qualified)):
         text += f" {unconsumed_text(queue)}"
     return Consequence(text, found=handle.count_waiting())
 

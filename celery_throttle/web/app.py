@@ -143,7 +143,7 @@ def _show_unknown_limit(site: Site, error: UnknownLimitError) -> tuple[str, int]
     """Name the limits of the server with similar names: this process may know none of them."""
     name = (request.view_args or {}).get("name")
     try:
-        names = {*site.run(read_names(site.observer)), *site.limiter.limits}
+        names = {*site.read(read_names), *site.limiter.limits}
     except StoreError:
         name = None
     if name is None:

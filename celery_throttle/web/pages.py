@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from flask import abort, render_template, request
 
+from celery_throttle.limiter.sharded import read_waiting
 from celery_throttle.limits.key import LimitRef, check_name
+from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.report import (
     advice_text,
     allowance_of,
+    make_report,
     rates_of,
+    read_recorded,
     refusals_text,
     report_pairs,
 )
 from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
 from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
-from celery_throttle.observe.status.limits import read_named
+from celery_throttle.observe.status.limits import read_details, read_named
 from celery_throttle.observe.status.stored import (
     is_stored,
     list_keys,
     read_all,
     read_history,
     read_names,
-    read_stored,
 )
 from celery_throttle.observe.status.tasks import explain_task
-from celery_throttle.observe.values import Change
+from celery_throttle.observe.values import Change, Status
 from celery_throttle.observe.waiting import MAX_LINES
+from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
 from celery_throttle.web.charts import draw_rows, draw_starts, time_labels
 from celery_throttle.web.site import NEWEST_CHANGES, Site, TablePage, page_number, read_ref
@@ -52,7 +57,7 @@ _KEY_LISTS = {
 #: The times of a report, in hours.
 _REPORT_HOURS = {"15 minutes": 0.25, "1 hour": 1, "24 hours": 24, "7 days": 168}
 
-_CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?")
+_CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?(@[A-Za-z0-9_.\-/]{1,110})?")
 
 
 def limits(site: Site) -> str:
@@ -61,7 +66,10 @@ def limits(site: Site) -> str:
     by_name = request.args.get("sort") == "name"
     names = [name for name in _names(site, by_name=by_name) if search.lower() in name.lower()]
     page = TablePage.read(len(names), _ROWS)
-    status = site.run(read_named(site.observer, names[page.rows]))
+    shown = names[page.rows]
+    status = site.read(lambda observer: _read_own(observer, shown))
+    limits = sorted(status.limits, key=lambda one: shown.index(one.name))
+    status = replace(status, limits=tuple(limits))
     return render_template(
         "limits.html",
         status=status,
@@ -72,11 +80,17 @@ def limits(site: Site) -> str:
     )
 
 
+def _read_own(observer: Observer, names: Sequence[str]) -> Plan[Status]:
+    """Return the status of those of some limits that are in the shard."""
+    here = {*(yield from read_names(observer))}
+    return (yield from read_named(observer, [name for name in names if name in here]))
+
+
 def _names(site: Site, *, by_name: bool) -> list[str]:
     """Return the names of all limits: paused ones first, then those with the most tasks."""
     if by_name:
-        return site.run(read_names(site.observer))
-    statuses = site.run(read_all(site.observer))
+        return site.read(read_names)
+    statuses = site.read(read_all)
     statuses.sort(key=lambda one: (not one.pauses, -one.waiting, one.name))
     return [one.name for one in statuses]
 
@@ -84,14 +98,14 @@ def _names(site: Site, *, by_name: bool) -> list[str]:
 def limit(site: Site, name: str) -> str:
     """Show everything about one limit, or one key of it."""
     ref = read_ref(name)
-    status = site.limiter[ref].status()
+    status = site.read(lambda observer: read_details(observer, ref), ref)
     periods, changes = site.recent(name), _changes(site, ref)
     return render_template(
         "limit.html",
         ref=ref,
         at=site.read_time(),
         status=status,
-        is_stored=site.run(is_stored(site.observer, ref)),
+        is_stored=site.read(lambda observer: is_stored(observer, ref), ref),
         allowance=allowance_of(status),
         starts=draw_starts(periods, rates_of(status, changes, periods)),
         rows=draw_rows(periods),
@@ -107,7 +121,7 @@ def _changes(site: Site, ref: LimitRef) -> list[Change]:
     own = Keys.field(ref)
     return [
         change
-        for change in site.limiter.changes(most=NEWEST_CHANGES)
+        for change in site.read_changes(NEWEST_CHANGES)
         if change.limit == own or (ref.key is None and change.limit.startswith(f"{own}:"))
     ]
 
@@ -118,12 +132,14 @@ def keys(site: Site, name: str) -> str:
     if which not in _KEY_LISTS:
         abort(400, f"There are no {which!r} keys; allowed: {', '.join(_KEY_LISTS)}.")
     ref, number = LimitRef(check_name(name), None), page_number()
-    site.run(site.observer.check_known(ref))
-    total, found = site.run(list_keys(site.observer, name, which, (number - 1) * _ROWS, _ROWS))
+    site.limiter.run_plan(site.limiter.plans.check_known(ref))
+    # The keys of this page may be in any shard, and those before it as well.
+    end = number * _ROWS
+    total, found = site.read(lambda observer: list_keys(observer, name, which, 0, end), ref)
     return render_template(
         "keys.html",
         ref=ref,
-        keys=found,
+        keys=found[end - _ROWS : end],
         page=TablePage(total, _ROWS, number),
         which=which,
         lists=_KEY_LISTS,
@@ -133,7 +149,7 @@ def keys(site: Site, name: str) -> str:
 def waiting(site: Site, name: str) -> str:
     """Show the tasks that wait at a limit, or at one key of it, page by page."""
     ref, number = read_ref(name), page_number()
-    found = site.limiter[ref].list_waiting(first=(number - 1) * _ROWS, most=_ROWS)
+    found = site.merged(read_waiting(site.limiter, ref, (number - 1) * _ROWS, _ROWS))
     return render_template(
         "waiting.html",
         ref=ref,
@@ -147,8 +163,8 @@ def report(site: Site, name: str) -> str:
     """Show whether a limit is too strict or too loose."""
     hours = request.args.get("hours", 24.0, type=float)
     ref = LimitRef(check_name(name), None)
-    found = site.limiter[ref].report(hours * 3600)
-    (status,) = site.run(read_stored(site.observer, [ref]))
+    recorded = site.read(lambda observer: read_recorded(observer, name, hours * 3600), ref)
+    found, status = make_report(recorded), recorded.status
     return render_template(
         "report.html",
         report=found,
@@ -176,7 +192,7 @@ def task(site: Site) -> str:
 
     return render_template(
         "task.html",
-        task=site.run(explain_task(site.observer, task_id, read_message)),
+        task=site.read(lambda observer: explain_task(observer, task_id, read_message)),
         arguments=arguments,
         state=site.limiter.stored_state(task_id),
         at=site.read_time(),
@@ -186,14 +202,14 @@ def task(site: Site) -> str:
 def fan_outs(site: Site) -> str:
     """Show the fan-outs whose names contain the search text, page by page."""
     search = request.args.get("search", "").strip()
-    every = site.run(read_fan_outs(site.observer))
+    every = site.read(read_fan_outs)
     found = [one for one in every if search.lower() in one.name.lower()]
     page = TablePage.read(len(found), _WIDE_ROWS)
     rows = found[page.rows]
     return render_template(
         "fan_outs.html",
         fan_outs=rows,
-        forecasts=site.run(forecast_fan_outs(site.observer, rows, MAX_LINES)),
+        forecasts=site.read(lambda observer: forecast_fan_outs(observer, rows, MAX_LINES)),
         page=page,
         search=search,
         done=site.find_done(),
@@ -203,12 +219,12 @@ def fan_outs(site: Site) -> str:
 
 def workers(site: Site) -> str:
     """Show the workers, their claims, the queues with waiting tasks, and the rules file."""
-    fleet = site.run(read_fleet(site.observer))
-    rules = site.run(read_rules_status(site.observer))
+    fleet = site.read(read_fleet)
+    rules = site.read(read_rules_status)
     return render_template(
         "workers.html",
         fleet=fleet,
-        workers=site.run(read_workers(site.observer, _MAX_WORKERS)),
+        workers=site.read(lambda observer: read_workers(observer, _MAX_WORKERS)),
         rules=rules,
         others={one.worker: one for one in rules.others} if rules else {},
     )
@@ -219,7 +235,7 @@ def history(site: Site) -> str:
     before = request.args.get("before") or None
     if before is not None and not _CHANGE_ID.fullmatch(before):
         abort(400, f"{before!r} is not the id of a change.")
-    changes = site.run(read_history(site.observer, _WIDE_ROWS + 1, before))
+    changes = site.read(lambda observer: read_history(observer, _WIDE_ROWS + 1, before))
     more = changes[_WIDE_ROWS - 1].id if len(changes) > _WIDE_ROWS else None
     return render_template("history.html", changes=changes[:_WIDE_ROWS], before=before, more=more)
 

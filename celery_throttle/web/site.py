@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from math import ceil
 from typing import Any, TypeVar
 
-from flask import request, url_for
+from flask import g, request, url_for
 
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef, check_name, parse_key
+from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.records import RECENT_SECONDS, RECORD_SECONDS, read_periods
+from celery_throttle.observe.status.stored import read_changes
 from celery_throttle.observe.values import Change, Period
 from celery_throttle.operations.plan import Plan
 
@@ -53,18 +56,22 @@ class Site:
         """The limits of an app, a Throttle: its handles can take tasks out of lines."""
         return self.limiter
 
-    @property
-    def observer(self) -> Observer:
-        """What the readers of the status use."""
-        return self.limiter.observer
+    def read(self, reader: Callable[[Observer], Plan[T]], ref: LimitRef | None = None) -> T:
+        """Run a plan in all shards, or in those that have a limit. The page names lost shards."""
+        return self.merged(self.limiter.read(reader, ref))
 
-    def run(self, plan: Plan[T]) -> T:
-        """Run a plan."""
-        return self.limiter.run_plan(plan)
+    def merged(self, reading: Reading[T]) -> T:
+        """Return what was read of the shards. The page names those that are lost."""
+        g.lost_shards = {**g.get("lost_shards", {}), **reading.lost}
+        return reading.merged()
 
     def read_time(self) -> datetime:
         """Return the server's time."""
-        return self.run(read_fleet(self.observer)).at
+        return self.read(read_fleet).at
+
+    def read_changes(self, most: int) -> list[Change]:
+        """Return the newest changes, the newest first."""
+        return self.read(lambda observer: read_changes(observer, most))[:most]
 
     def find_done(self) -> list[Change]:
         """Return the changes that the argument ``done`` names, the oldest first.
@@ -72,7 +79,7 @@ class Site:
         Those that are not among the newest are left out.
         """
         ids = request.args.getlist("done")
-        newest = self.limiter.changes(most=NEWEST_CHANGES) if ids else []
+        newest = self.read_changes(NEWEST_CHANGES) if ids else []
         return [change for change in reversed(newest) if change.id in ids]
 
     def without_broker(self, text: str) -> str:
@@ -87,7 +94,10 @@ class Site:
         return self._recent(name, time.monotonic() // RECORD_SECONDS)
 
     def _read_recent(self, name: str, _time: float) -> tuple[Period, ...]:
-        return self.run(read_periods(self.observer, name, RECENT_SECONDS, _PERIODS))
+        return self.read(
+            lambda observer: read_periods(observer, name, RECENT_SECONDS, _PERIODS),
+            LimitRef(name, None),
+        )
 
 
 def read_ref(name: str) -> LimitRef:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery.bin.base import CLIContext
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from celery_throttle.cli import main, throttle
 from tests.apps.operated import make_app
@@ -29,6 +29,17 @@ class Shell:
 
         With an error, return standard error. ``typed``: what the user types.
         """
+        result = self._invoke(*words, typed=typed)
+        assert result.exit_code == code, result.output
+        return result.stderr if code and result.stderr else result.stdout
+
+    def errors(self, *words: str) -> str:
+        """Run a command that succeeds, and return standard error."""
+        result = self._invoke(*words)
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    def _invoke(self, *words: str, typed: str | None = None) -> Result:
         if self.entry == "celery":
             context = CLIContext(app=self.app, no_color=True, workdir=None)
             result = CliRunner().invoke(throttle, words, obj=context, input=typed)
@@ -37,8 +48,7 @@ class Shell:
             result = CliRunner().invoke(main, words, input=typed)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
-        assert result.exit_code == code, result.output
-        return result.stderr if code and result.stderr else result.stdout
+        return result
 
     def json(self, *words: str, code: int = 0) -> Any:
         return json.loads(self.run(*words, "--json", code=code))

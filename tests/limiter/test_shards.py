@@ -17,7 +17,6 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.shards import OtherShardError, Shard
-from celery_throttle.observe.metrics.prometheus import make_registry
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
 from tests.ends import MakeEnd
 from tests.servers.server import Server
@@ -141,8 +140,10 @@ def test_the_status_of_a_divided_limit_is_the_sum(make: MakeLimiter) -> None:
     assert sorted(key for key, _ in status.top_paused_keys) == ["1", "2"]
     assert limiter["tenant", 1].status().pauses[0].key == "1"
     assert limiter["tenant"].forecast().waiting == 0
-    with pytest.raises(ConfigurationError, match="divided by key among 4 shards"):
-        limiter["tenant"].list_waiting()
+    report = limiter["tenant"].report(60)
+    assert report.totals.granted == 40
+    assert sum(period.totals.granted for period in report.periods) == 40
+    assert sum(period.totals.granted for period in status.recent) == 40
     assert limiter["tenant", 1].list_waiting().waiting == 0
 
 
@@ -161,18 +162,28 @@ def test_pages_of_all_shards_are_merged_by_name(make: MakeLimiter, most: int) ->
     assert found == sorted(LIMITS)
 
 
-def test_what_would_show_one_shard_only_is_an_error(make: MakeLimiter) -> None:
-    with pytest.raises(ConfigurationError, match="show the limits of one shard"):
-        list(make_registry(make()).collect())
-
-
 def test_changes_of_all_shards_are_merged(make: MakeLimiter) -> None:
     limiter = make()
-    for name in ("mail", "api", "news"):
+    names = ("mail", "api", "news", "tenant", "api")
+    for name in names:
         limiter[name].define("7/h")
-    found = [change.limit for change in limiter.changes() if change.action == "define"]
-    assert found == ["news", "api", "mail"]
+    found = limiter.changes()
+    milliseconds = [change.at.timestamp() * 1000 // 1 for change in found]
+    assert milliseconds == sorted(milliseconds, reverse=True)
+    defined = sorted(change.limit for change in found if change.action == "define")
+    assert defined == sorted([*names, *["tenant"] * 3])  # in each of its shards
     assert len(limiter.changes(most=2)) == 2
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_pages_of_changes_have_each_change_once(make: MakeLimiter, most: int) -> None:
+    """Also changes of several shards in the same millisecond."""
+    limiter, found = make(), list[str]()
+    limiter.pause_all(60)
+    while page := limiter.changes(most=most, before=found[-1] if found else None):
+        found += [change.id for change in page]
+    assert found == [change.id for change in limiter.changes()]
+    assert len({*found}) == len(found) == len(LIMITS) + 3  # one limit is in four shards
 
 
 def test_all_limits_are_paused_and_registered(make: MakeLimiter, client: redis.Redis) -> None:

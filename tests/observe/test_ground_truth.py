@@ -41,7 +41,7 @@ class Night:
 
     def preview_pause(self, name: str, seconds: float) -> Preview:
         limiter = self.lines.limiter
-        return limiter.run_plan(preview_pause(limiter.observer, [limiter[name].ref], seconds))
+        return limiter.run_plan(preview_pause(limiter.observer, limiter[name].ref, seconds))
 
     def run(self, prefix: str) -> None:
         """Let a worker claim, until all tasks with ids of a prefix have started."""
@@ -144,7 +144,7 @@ def test_what_is_paused_or_needs_a_slot_has_a_reason_and_a_least_time(night: Nig
     assert sms.earliest is not None
     assert sms.earliest.timestamp() == pytest.approx(night.last_start("sms") / SECOND, abs=0.01)
     assert night.last_start("sms") - began == (OTHERS - 1) * SECOND
-    resume = limiter.run_plan(preview_resume(limiter.observer, [limiter["sms", "paused"].ref]))
+    resume = limiter.run_plan(preview_resume(limiter.observer, limiter["sms", "paused"].ref))
     assert (resume.before.cause, resume.waiting) == ("pause", PAUSED)
     limiter["sms", "paused"].resume()
     night.run("paused")

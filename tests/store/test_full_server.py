@@ -19,7 +19,7 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.observe.metrics.figures import read_figures
-from celery_throttle.observe.report import read_report
+from celery_throttle.observe.report import read_recorded
 from celery_throttle.observe.status.definitions import limits_below, preview_pause
 from celery_throttle.observe.status.fan_outs import read_fan_outs
 from celery_throttle.observe.status.fleet import (
@@ -367,14 +367,14 @@ def read_status(tour: Tour) -> None:
     assert throttle.changes()
     tour.see(read_figures(observer, 100))
     tour.see(read_details(observer, parse_item("slots")))
-    tour.see(read_report(observer, "mail", 60))
+    tour.see(read_recorded(observer, "mail", 60))
     tour.see(read_workers(observer, 9))
     tour.see(find_stranded(observer))
     tour.see(is_consumed(observer, tour.queue))
     tour.see(is_stored(observer, parse_item(("mail", "42"))))
     tour.see(limits_below(observer, ref))
     tour.see(read_overdue(observer, [tour.queue]))
-    tour.see(preview_pause(observer, [ref], None))
+    tour.see(preview_pause(observer, ref, None))
     tour.see(read_rules_status(observer))
     throttle["mail"].forecast()
     throttle.count_waiting()

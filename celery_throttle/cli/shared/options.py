@@ -64,7 +64,7 @@ def make_completer(
     return complete
 
 
-_complete_limit = make_completer(lambda throttle: throttle.run_plan(read_names(throttle.observer)))
+_complete_limit = make_completer(lambda throttle: throttle.read(read_names).merged())
 
 
 def limit_argument(kind: click.ParamType = NAME, *, required: bool = True) -> Decorator:

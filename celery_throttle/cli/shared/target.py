@@ -15,11 +15,16 @@ from celery_throttle.errors import UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
+from celery_throttle.observe.merged import Reading
+from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.stored import read_names
+from celery_throttle.observe.status_text import lost_texts
+from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.tasks.app_limits import AppLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Target:
@@ -87,8 +92,19 @@ class Target:
         try:
             throttle.run_plan(throttle.plans.check_known(ref))
         except UnknownLimitError:
-            names = {*throttle.run_plan(read_names(throttle.observer)), *throttle.limits}
+            names = {*self.read(read_names), *throttle.limits}
             raise unknown_limit_error(ref.name, names) from None
+
+    def read(self, reader: Callable[[Observer], Plan[T]], ref: LimitRef | None = None) -> T:
+        """Run a plan in all shards, or in those that have a limit. Names those that are lost."""
+        return self.merged(self.throttle.read(reader, ref))
+
+    def merged(self, reading: Reading[T]) -> T:
+        """Return what was read of the shards. Names on standard error those that are lost."""
+        value = reading.merged()
+        for text in lost_texts(reading.lost):
+            click.echo(f"{text}; what it has is missing", err=True)
+        return value
 
     def queue_name(self, queue: str) -> str:
         """Return the name of a queue without its broker, if that is the app's."""

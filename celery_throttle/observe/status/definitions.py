@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import ENDLESS_US, to_us
@@ -37,9 +38,14 @@ _PAGE_SIZE = 1000
 _Change = Callable[[LimitRef, Availability], Availability]
 
 
-def definitions_in_force(
-    observer: Observer,
-) -> Plan[tuple[dict[LimitRef, Sequence[Limit]], dict[LimitRef, int]]]:
+class Definitions(NamedTuple):
+    """The limits, and the weights other than the default, of names and keys."""
+
+    limits: dict[LimitRef, Sequence[Limit]]
+    weights: dict[LimitRef, int]
+
+
+def definitions_in_force(observer: Observer) -> Plan[Definitions]:
     """Return the limits, and the weights other than the default, of all names and keys."""
     limits: dict[LimitRef, Sequence[Limit]] = {}
     weights: dict[LimitRef, int] = {}
@@ -53,7 +59,7 @@ def definitions_in_force(
             default = 1 if ref == whole else statuses[0].weight
             if status.weight != default:
                 weights[ref] = status.weight
-    return limits, weights
+    return Definitions(limits, weights)
 
 
 def limits_below(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit]]:
@@ -66,7 +72,7 @@ def limits_below(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit]]:
     (status,) = yield from read_stored(observer, [ref])
     if status.origin is not None and status.origin.layer == "code" and status.weight == 1:
         code = None  # what the code of this process does not have is removed
-    return (yield from _unpack_or_default(observer, rules or code, ref))
+    return tuple((yield from _unpack_or_default(observer, rules or code, ref)))
 
 
 def limits_below_rules(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit] | None]:
@@ -78,7 +84,7 @@ def limits_below_rules(observer: Observer, ref: LimitRef) -> Plan[Sequence[Limit
     if status.origin is not None and status.origin.layer == "run time":
         return None
     _, code = yield from _read_layers(observer, ref)
-    return (yield from _unpack_or_default(observer, code, ref))
+    return tuple((yield from _unpack_or_default(observer, code, ref)))
 
 
 def _read_layers(observer: Observer, ref: LimitRef) -> Plan[Sequence[bytes | None]]:
@@ -125,19 +131,29 @@ def _own_definitions(
     return found
 
 
-def preview_pause(
-    observer: Observer, refs: Sequence[LimitRef], seconds: float | None
-) -> Plan[Preview]:
-    """Return the preview of a pause; ``seconds`` None: until it is resumed."""
+def preview_pause(observer: Observer, ref: LimitRef | None, seconds: float | None) -> Plan[Preview]:
+    """Return the preview of a pause of a limit, or of all limits.
+
+    ``seconds`` None: until it is resumed.
+    """
+    refs = yield from _refs(observer, ref)
     us = ENDLESS_US if seconds is None else to_us(seconds)
     return (
         yield from _preview(observer, refs, lambda _, old: old._replace(paused=max(old.paused, us)))
     )
 
 
-def preview_resume(observer: Observer, refs: Sequence[LimitRef]) -> Plan[Preview]:
-    """Return the preview of the end of a pause."""
+def preview_resume(observer: Observer, ref: LimitRef | None) -> Plan[Preview]:
+    """Return the preview of the end of a pause of a limit, or of all limits."""
+    refs = yield from _refs(observer, ref)
     return (yield from _preview(observer, refs, lambda _, old: old._replace(paused=0)))
+
+
+def _refs(observer: Observer, ref: LimitRef | None) -> Plan[list[LimitRef]]:
+    """Return a limit as a list; those of all names instead of None."""
+    if ref is not None:
+        return [ref]
+    return [LimitRef(name, None) for name in (yield from read_names(observer))]
 
 
 def preview_reset(observer: Observer, ref: LimitRef) -> Plan[Preview]:

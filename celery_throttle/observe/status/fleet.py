@@ -122,7 +122,7 @@ def find_members(observer: Observer, workers: Sequence[str]) -> Plan[set[str]]:
     return {worker for worker, end in zip(workers, ends, strict=True) if end is not None}
 
 
-def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]]:
+def read_workers(observer: Observer, most: int) -> Plan[list[WorkerStatus]]:
     """Return live workers, and those lost within 15 minutes or with claims, by name.
 
     At most so many of each kind.
@@ -140,7 +140,7 @@ def read_workers(observer: Observer, most: int) -> Plan[tuple[WorkerStatus, ...]
         )
         for name, lost_us, claims, lease_us in rows
     ]
-    return tuple(sorted(found, key=lambda worker: worker.name))
+    return sorted(found, key=lambda worker: worker.name)
 
 
 def find_stranded(

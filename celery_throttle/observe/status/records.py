@@ -13,7 +13,7 @@ from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.observer import Observer, at_time, pair_up
-from celery_throttle.observe.totals import LAST_API_REFUSAL, read_totals
+from celery_throttle.observe.totals import LAST_API_REFUSAL, add_totals, read_totals
 from celery_throttle.observe.values import Period
 from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan
@@ -32,7 +32,7 @@ RECORD_SECONDS, WEEK_RECORD_SECONDS = 10.0, 600.0
 MIN_RECORD_SECONDS = RECORD_SECONDS * 0.9
 
 
-class _Record(NamedTuple):
+class Record(NamedTuple):
     """The totals at one time; see ``record_totals.lua``."""
 
     at: int  #: microseconds
@@ -57,18 +57,25 @@ def _backlog_keys(keys: Keys) -> tuple[str, ...]:
 
 
 def read_periods(
-    observer: Observer, name: str, seconds: float, parts: int, *, since: datetime | None = None
+    observer: Observer, name: str, seconds: float, parts: int
 ) -> Plan[tuple[Period, ...]]:
     """Return what was counted at a limit in the last seconds, in equal parts.
 
-    ``since``: when the limit came into force. The time before that, and before its first record, is
-    left out; there may be fewer parts then.
+    Raises:
+        LimitValueError: it is more than a week, or less than a second.
+    """
+    records = yield from read_records(observer, name, seconds)
+    return divide_records([records], seconds, parts)
+
+
+def read_records(observer: Observer, name: str, seconds: float) -> Plan[list[Record]]:
+    """Return the records of a limit in the last seconds; the last one is of now.
 
     Raises:
         LimitValueError: it is more than a week, or less than a second.
     """
     check_recorded(seconds)
-    older: list[_Record] = []
+    older: list[Record] = []
     if seconds > RECENT_SECONDS:
         _, _, older = yield from _read_records(observer, name, "week", seconds)
     # The recent records are closer together, so they also show what the others miss.
@@ -80,28 +87,57 @@ def read_periods(
     known = sorted({one.at: one for one in [*older, *known]}.values())
     if not known and last.counters:  # recorded by nobody yet: all is of the last period
         known = [last._replace(at=last.at - to_us(RECORD_SECONDS), counters={})]
-    start = last.at - to_us(seconds)
+    return [*known, last]
+
+
+def divide_records(
+    shards: Sequence[list[Record]], seconds: float, parts: int, *, since: datetime | None = None
+) -> tuple[Period, ...]:
+    """Return what was counted at a limit in the last seconds, in all shards, in equal parts.
+
+    ``since``: when the limit came into force. The time before that, and before its first record, is
+    left out; there may be fewer parts then.
+    """
+    end = max(records[-1].at for records in shards)
+    start = end - to_us(seconds)
     if since is not None:
-        known, first = _begin_at(known, min(to_us(since.timestamp()), last.at - 1))
+        begun = [_begin_at(records, to_us(since.timestamp())) for records in shards]
+        shards = [records for records, _ in begun]
         # No less than the time between two records: a rate of some moments says nothing.
-        start = max(start, min(first, last.at - to_us(RECORD_SECONDS)))
-        parts = max(1, min(parts, (last.at - start) // to_us(RECORD_SECONDS)))
-    return _divide([*known, last], start, parts)
+        start = max(start, min([end - to_us(RECORD_SECONDS), *(first for _, first in begun)]))
+        parts = max(1, min(parts, (end - start) // to_us(RECORD_SECONDS)))
+    edges = [start + (end - start) * n // parts for n in range(parts + 1)]
+    divided = [_divide(records, edges) for records in shards]
+    return tuple(add_periods(some) for some in zip(*divided, strict=True))
 
 
-def _begin_at(known: list[_Record], since: int) -> tuple[list[_Record], int]:
+def add_periods(several: Sequence[Period]) -> Period:
+    """Return what was counted in the same period in all shards."""
+    return Period(
+        several[0].start,
+        several[0].end,
+        add_totals([one.totals for one in several]),
+        waiting=sum(one.waiting for one in several),
+        most_waiting=sum(one.most_waiting for one in several),
+        paused=sum(one.paused for one in several),
+    )
+
+
+def _begin_at(records: list[Record], since: int) -> tuple[list[Record], int]:
     """Return records whose first is no earlier than the limit, and the time (us) of their first.
 
     ``since``: when (us) the limit came into force. The first record of a new limit is made for the
     records before, up to ten seconds earlier.
     """
+    *known, last = records
+    since = min(since, last.at - 1)
     if not known:
-        return known, since
+        return records, since
     first, *others = known
     is_new = not first.counters and first.at < since and all(one.at > since for one in others)
     if is_new:
         first = first._replace(at=since)
-    return [first, *others], min(first.at, since)
+    return [first, *others, last], min(first.at, since)
 
 
 def check_recorded(seconds: float) -> None:
@@ -115,7 +151,7 @@ def check_recorded(seconds: float) -> None:
 
 def _read_records(
     observer: Observer, name: str, which: str, seconds: float
-) -> Plan[tuple[_Record, int, list[_Record]]]:
+) -> Plan[tuple[Record, int, list[Record]]]:
     """Return how it is now, when the last records were made, and the records of a time."""
     names = [observer.keys.records(name, which), *_backlog_keys(observer.keys)]
     now, recorded, waiting, paused, totals, found = yield observer.call(
@@ -124,8 +160,8 @@ def _read_records(
     records = []
     for packed in found:
         at, tasks, held_up, *counters = packed.split()
-        records.append(_Record(int(at), int(tasks), int(held_up), _read_counters(counters)))
-    return _Record(int(now), waiting, paused, _read_counters(totals)), int(recorded), records
+        records.append(Record(int(at), int(tasks), int(held_up), _read_counters(counters)))
+    return Record(int(now), waiting, paused, _read_counters(totals)), int(recorded), records
 
 
 def _read_counters(flat: Sequence[bytes]) -> dict[str, float]:
@@ -134,14 +170,12 @@ def _read_counters(flat: Sequence[bytes]) -> dict[str, float]:
     return {name: float(total) for name, total in totals.items()}
 
 
-def _divide(records: Sequence[_Record], start: int, parts: int) -> tuple[Period, ...]:
-    """Divide the time from ``start`` (us) to the last record into equal parts.
+def _divide(records: Sequence[Record], edges: Sequence[int]) -> list[Period]:
+    """Return what was counted between some times (us).
 
     Between two records the totals have grown steadily. Before the first one nothing is known of
     them, so they count as the same.
     """
-    end = records[-1].at
-    edges = [start + (end - start) * n // parts for n in range(parts + 1)]
     periods = []
     for one, other in pairwise(_interpolate(records, edge) for edge in edges):
         first, last = (_count_until(records, edge.at) for edge in (one, other))
@@ -151,10 +185,10 @@ def _divide(records: Sequence[_Record], start: int, parts: int) -> tuple[Period,
         periods.append(
             Period(at_time(one.at), at_time(other.at), totals, other.waiting, most, other.paused)
         )
-    return tuple(periods)
+    return periods
 
 
-def _interpolate(records: Sequence[_Record], at: int) -> _Record:
+def _interpolate(records: Sequence[Record], at: int) -> Record:
     index = _count_until(records, at)
     if index == 0:
         return records[0]._replace(at=at, waiting=0, paused=0)
@@ -168,10 +202,10 @@ def _interpolate(records: Sequence[_Record], at: int) -> _Record:
     counters = {name: round(before.counters.get(name, 0) + share * grown[name]) for name in grown}
     # What grows until the next record is due to the pauses that it has seen.
     paused = before.paused if at == before.at else after.paused
-    return _Record(at, before.waiting, paused, counters)
+    return Record(at, before.waiting, paused, counters)
 
 
-def _count_until(records: Sequence[_Record], at: int) -> int:
+def _count_until(records: Sequence[Record], at: int) -> int:
     """Return how many records are not later than a time."""
     return bisect_right(records, at, key=attrgetter("at"))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import LimitError
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
@@ -15,6 +15,7 @@ from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import parse_limits
+from celery_throttle.limits.shards import HOME
 from celery_throttle.observe.observer import (
     Observer,
     at_time,
@@ -37,6 +38,18 @@ NAMES_OF_A_CALL = 10
 
 #: Of how many limits one call reads the last refusal.
 _TOTALS_OF_A_CALL = 1000
+
+
+class KeyPage(NamedTuple):
+    """Keys of a limit, some at a time.
+
+    Attributes:
+        total: how many there are.
+        keys: of this page, each with a number.
+    """
+
+    total: int
+    keys: list[tuple[str, float]]
 
 
 def read_names(observer: Observer) -> Plan[list[str]]:
@@ -69,7 +82,7 @@ def estimate_wait(observer: Observer, status: LimitStatus) -> Plan[float | None]
 
 def list_keys(
     observer: Observer, name: str, which: str, first: int = 0, most: int = 100
-) -> Plan[tuple[int, list[tuple[str, float]]]]:
+) -> Plan[KeyPage]:
     """Return keys of a limit, some at a time, and how many there are.
 
     ``which``: ``"waiting"``, by how many tasks wait, the most first; ``"paused"``, by the end
@@ -90,7 +103,7 @@ def list_keys(
         for key, score in zip(found[::2], found[1::2], strict=True)
         if key
     ]
-    return max(0, count - 1) if which == "waiting" else count, pairs[:most]
+    return KeyPage(max(0, count - 1) if which == "waiting" else count, pairs[:most])
 
 
 def is_stored(observer: Observer, ref: LimitRef) -> Plan[bool]:
@@ -237,11 +250,23 @@ def shown_ref(ref: LimitRef) -> tuple[str, str | None]:
 def read_changes(
     observer: Observer, most: int = 100, before: str | None = None
 ) -> Plan[list[Change]]:
-    """Return changes of limits, the newest first; ``before``: id of the one to begin behind."""
-    first = "+" if before is None else f"({before}"
+    """Return changes of limits, the newest first; ``before``: id of the one to begin behind.
+
+    That may be a change in another shard.
+    """
+    first = "+"
+    if before is not None:
+        at, _, shard = before.partition("@")
+        first = at if _suffix(observer)[1:] < shard else f"({at}"
     command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
     _, (rows,) = yield from read_keys(observer, command)
-    return [_read_change(change_id.decode(), pair_up(flat)) for change_id, flat in rows]
+    suffix = _suffix(observer)
+    return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in rows]
+
+
+def _suffix(observer: Observer) -> str:
+    """Return the end of ids of changes; two servers may give the same beginning."""
+    return "" if observer.shard == HOME else f"@{observer.shard}"
 
 
 def read_history(
@@ -252,30 +277,31 @@ def read_history(
     A refusal is a value with the action ``"429"`` and the task in ``new``.
     """
     changes = yield from read_changes(observer, most, before)
-    oldest = _order(changes[-1].id) if len(changes) == most else (0, 0)
-    newest = (inf, 0) if before is None else _order(before)
-    names, found = (yield from read_names(observer)), list[Change]()
+    oldest = place_of(changes[-1].id) if len(changes) == most else (0, 0)
+    newest = (inf, 0) if before is None else place_of(before)
+    names, found, suffix = (yield from read_names(observer)), list[Change](), _suffix(observer)
     for start in range(0, len(names), _TOTALS_OF_A_CALL):
         batch = names[start : start + _TOTALS_OF_A_CALL]
         reads = [("HGET", f"{observer.keys.totals()}{name}", LAST_API_REFUSAL) for name in batch]
         _, packed = yield from read_keys(observer, *reads)
         refusals = zip(batch, packed, strict=True)
-        found += [_refused(name, text.decode()) for name, text in refusals if text]
-    found = [one for one in found if oldest < _order(one.id) < newest]
-    return sorted([*changes, *found], key=lambda one: _order(one.id), reverse=True)[:most]
+        found += [_refused(name, text.decode(), suffix) for name, text in refusals if text]
+    found = [one for one in found if oldest < place_of(one.id) < newest]
+    return sorted([*changes, *found], key=lambda one: place_of(one.id), reverse=True)[:most]
 
 
-def _order(change_id: str) -> tuple[float, ...]:
-    """Return the place of a change in the log, by its id."""
-    return tuple(map(int, change_id.split("-")))
+def place_of(change_id: str) -> tuple[Any, ...]:
+    """Return the place of a change in the logs of all shards, by its id."""
+    at, _, shard = change_id.partition("@")
+    return (*map(int, at.split("-")), shard)
 
 
-def _refused(name: str, packed: str) -> Change:
+def _refused(name: str, packed: str, suffix: str) -> Change:
     refusal = _read_refusal(packed)
     field = name if refusal.key is None else f"{name}:{refusal.key}"
     task = f"task {refusal.task_id} ({refusal.task})" if refusal.task_id else ""
     ms, us = divmod(int(packed.partition(" ")[0]), 1000)
-    return Change(f"{ms}-{us}", refusal.at, "429", field, "", task, None)
+    return Change(f"{ms}-{us}{suffix}", refusal.at, "429", field, "", task, None)
 
 
 def _read_change(change_id: str, about: Mapping[str, str]) -> Change:

@@ -57,14 +57,14 @@ def same(seconds: float | None) -> Any:
 @pytest.mark.parametrize("seconds", [30.0, 100_000.0, None])
 def test_a_pause(lines: Protocol, ref: LimitRef, seconds: float | None) -> None:
     now = end(lines, ref)
-    found = preview(lines, preview_pause, [ref], seconds)
+    found = preview(lines, preview_pause, ref, seconds)
     assert found.before is not None
     assert found.after is not None
     assert found.before.seconds == same(now)
     lines.limiter[ref].pause(seconds)
     assert found.after.seconds == same(end(lines, ref))
     assert found.waiting == lines.limiter[ref].forecast().waiting
-    resumed = preview(lines, preview_resume, [ref])
+    resumed = preview(lines, preview_resume, ref)
     assert resumed.after is not None
     assert resumed.after.seconds == same(now)
 
@@ -121,6 +121,6 @@ def test_a_reset(lines: Protocol, ref: LimitRef) -> None:
 
 def test_nothing_waits(redis_url: str) -> None:
     lines = Protocol(redis_url, LIMITS)
-    found = preview(lines, preview_pause, [API], 10.0)
+    found = preview(lines, preview_pause, API, 10.0)
     assert found.waiting == 0
     lines.close()
