@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.limiter.core import LimiterCore
@@ -49,6 +49,18 @@ class ShardedCore(LimiterCore):
         """
         if self.parts is not None:
             self.parts.shard_map.shard_of_all(refs)
+
+    def run_in_shard(self, refs: Iterable[LimitRef], make: Callable[[Any], Plan[T]]) -> T:
+        """Run a plan in the shard of some limits; ``make`` makes it from the plans of a shard.
+
+        Raises:
+            ConfigurationError: the limits are in two shards, or in one that this process lacks.
+
+        :meta private:
+        """
+        plans = self.plans
+        is_sharded = isinstance(plans, ShardedPlans)
+        return self.run_plan(plans.in_one(refs, make) if is_sharded else make(plans))
 
     def observed_parts(self) -> Sequence[LimiterCore]:
         """Return the core of each shard.
