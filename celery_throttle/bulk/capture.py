@@ -20,6 +20,7 @@ from kombu.serialization import dumps
 
 from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
+from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.waiting import Mode, WaitingTask, park, park_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import computed_headers
@@ -147,8 +148,8 @@ class LinePublisher:
     """``throttle_publish = "line"``: sends tasks to the end of the lines at their limits.
 
     Through the broker they would only reach a worker that parks them. The broker gets a task if
-    nothing waits at its limits, if it has no limits or a time of its own, and while the limits
-    server cannot be reached.
+    nothing waits at its limits, if it has no limits or a time of its own, and while the server of
+    its limits cannot be reached.
     """
 
     def __init__(self, throttle: AppLimits) -> None:
@@ -192,8 +193,12 @@ class LinePublisher:
             )
             kept = limits.kept.for_task(returns=bool(message.headers.get("retries")))
             name = message.headers["task"]
-            call = park_call(throttle.keys, queue, [waiter], kept=kept, task_name=name)
-            (reply,) = throttle.run_plan(park(throttle.plans, call, requirement.refs))
+
+            def plan(shard: PlanContext) -> Plan[Any]:
+                call = park_call(shard.keys, queue, [waiter], kept=kept, task_name=name)
+                return park(shard, call, requirement.refs)
+
+            (reply,) = throttle.run_in_shard(requirement.refs, plan)
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", task_id, error)
             return False

@@ -45,6 +45,18 @@ class ShardedCore(LimiterCore):
         if self.parts is not None:
             self.parts.shard_map.shard_of_all(refs)
 
+    def run_in_shard(self, refs: Iterable[LimitRef], make: Callable[[Any], Plan[T]]) -> T:
+        """Run a plan in the shard of some limits; ``make`` makes it from the plans of a shard.
+
+        Raises:
+            ConfigurationError: the limits are in two shards, or in one that this process lacks.
+
+        :meta private:
+        """
+        plans = self.plans
+        is_sharded = isinstance(plans, ShardedPlans)
+        return self.run_plan(plans.in_one(refs, make) if is_sharded else make(plans))
+
     def read(
         self, reader: Callable[[Observer], Plan[T]], ref: LimitRef | None = None
     ) -> Reading[T]:

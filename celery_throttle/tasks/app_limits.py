@@ -155,6 +155,20 @@ class AppLimits(Limiter):
             [self] if self.parts is None else [cast("AppLimits", each) for each in self.parts.all()]
         )
 
+    @property
+    def parts_by_name(self) -> Mapping[str, AppLimits]:
+        """The part of each shard, by the name of the shard; empty without shards."""
+        names = [] if self.parts is None else self.parts.shards
+        return dict(zip(map(str, names), self.app_parts, strict=False))
+
+    def part_of(self, refs: Iterable[LimitRef]) -> AppLimits:
+        """Return the part of the shard that has all of some limits; without shards this.
+
+        Raises:
+            ConfigurationError: they are in two shards, or in one that the settings do not name.
+        """
+        return self if self.parts is None else cast("AppLimits", self.parts.find(refs))
+
     def parts_with(self, ref: LimitRef | None) -> list[AppLimits]:
         """Return the parts of the shards that have a limit, or a key of it; None: all parts.
 
@@ -176,7 +190,9 @@ class AppLimits(Limiter):
         limits = written.look_up(ref)
         author = Author.of(None, f"looked up by {function_name(written.function)}")
         lasts = max(_KEPT_SECONDS, _KEPT_INTERVALS * written.refresh_seconds)
-        self.run_plan(put_looked_up(self.plans, ref, limits, to_us(lasts), author))
+        self.run_in_shard(
+            [ref], lambda shard: put_looked_up(shard, ref, limits, to_us(lasts), author)
+        )
 
     def look_up_keys(self, refs: Iterable[LimitRef]) -> None:
         """Look up keys for tasks that this process puts into lines, each now and then."""

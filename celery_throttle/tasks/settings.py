@@ -236,11 +236,6 @@ class Settings:
             raise ConfigurationError(
                 "throttle_publish is 'line', but there are no lines: throttle_waiting is 'broker'"
             )
-        if publish == "line" and self.shards.entries:
-            raise ConfigurationError(
-                "throttle_publish is 'line', which does not work with throttle_shards yet; "
-                "allowed with them: 'broker'"
-            )
         return publish
 
     #: Replicas that must confirm a parked task.

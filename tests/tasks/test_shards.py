@@ -86,7 +86,6 @@ def test_a_route_with_limits_of_two_shards_is_an_error(app: Celery) -> None:
     [
         ("shards", ["mail"], "throttle_shards is .'mail'.; allowed: a dict such as"),
         ("shards", {"mail": {"limits": ["mail"], "url": "amqp://x"}}, "has url 'amqp://x'; allo"),
-        ("publish", "line", "throttle_publish is 'line', which does not work with throttle_shards"),
     ],
 )
 def test_wrong_settings_are_named(app: Celery, name: str, value: Any, message: str) -> None:
