@@ -17,7 +17,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import Shard, ShardEntry
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
-from tests.servers.cluster import Cluster
+from tests.servers.cluster import Cluster, Node
 from tests.servers.server import replicate, wait_until
 
 ENTRY = ShardEntry("tenants", ("tenant",), 6)
@@ -141,15 +141,22 @@ def test_only_the_shards_of_a_lost_node_have_an_outage(
     site = make_site(0.2)
     lost = {shard for shard in KEYS if cluster.owner_of(site.slots[shard]) is cluster.owner}
     assert len(lost) == 2
-    refused: set[Shard] = set()
+    refused: Counter[Shard] = Counter()
+    served = 0  # before the first refusal, by the master
+    begun = calls_of(cluster.owner) - sum(site.taken[shard] for shard in lost)
+    master, moved = cluster.owner, cluster.masters()
+    moved.remove(master)
+    redirected = sum(node.refused("MOVED") for node in moved)
 
     def call_all() -> set[Shard]:
+        nonlocal served
         passed = set()
         for shard in KEYS:
             try:
                 assert site.handle(shard).try_acquire()
             except StoreUnavailableError:  # noqa: PERF203  # one at a time
-                refused.add(shard)
+                served = served or sum(site.taken[one] for one in lost)
+                refused[shard] += 1
             else:
                 passed.add(shard)
                 site.taken[shard] += 1
@@ -162,9 +169,17 @@ def test_only_the_shards_of_a_lost_node_have_an_outage(
             assert call_all() >= {*KEYS} - lost
         failover.result()
     try:
-        assert refused == lost
+        assert {*refused} == lost
+        # A node that is named and is lost is tried once, and no call waits for it.
+        assert sum(node.refused("MOVED") for node in moved) - redirected <= 2 * refused.total() + 2
         wait_until(lambda: call_all() == {*KEYS}, "calls of the new master")
-        if by == signal.SIGKILL:  # one that stops executes the last call when it goes on, in vain
-            site.check()
+        site.check()
     finally:
         cluster.heal()
+    if by == signal.SIGSTOP:
+        assert calls_of(master) - begun - served <= 1, "calls that waited in vain"
+
+
+def calls_of(node: Node) -> int:
+    with node.client() as client:
+        return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
