@@ -81,10 +81,6 @@ class Site:
 @pytest.fixture
 def make_site(cluster: Cluster) -> Iterator[Callable[[float], Site]]:
     sites: list[Site] = []
-    for node in cluster.masters():
-        with node.client() as client:
-            client.flushall()
-
     def make(timeout: float) -> Site:
         sites.append(Site(cluster, timeout))
         return sites[-1]
