@@ -69,10 +69,10 @@ def make_ends(kind: str) -> Iterator[MakeEnd]:
         return End(limiter, loop)
 
     yield end
-    for limiter in limiters:
+    for store in {part.store for limiter in limiters for part in limiter.observed_parts()}:
         if loop is None:
-            limiter.store.close()
+            store.close()
         else:
-            loop.run_until_complete(limiter.store.aclose())
+            loop.run_until_complete(store.aclose())
     if loop is not None:
         loop.close()

@@ -28,6 +28,7 @@ from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock, Plan, StoreCall, translate
 from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.operations.shards import ShardFence, ShardIdentity, locate
+from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys, shard_prefix
 from celery_throttle.store.script import Call
 from celery_throttle.store.url import is_cluster_url, is_memory_url, is_store_url, safe_url
@@ -199,8 +200,11 @@ class MakePart:
             if not is_memory_url(url):
                 fence = ShardFence(parts.home.keys, ShardIdentity.of(entry))
             first = HOME_SHARD if entry.url is None else entry.shards[0]
-            if shard != first and not is_cluster_url(url):  # one server has the keys of all
+            if shard != first:
                 store = parts[first].store
+                if is_cluster_url(url):  # each of its nodes has some shards
+                    prefix = part.keys.prefix
+                    store = Store(url, timeout=self.timeout, prefix=prefix, beside=store)
         part.backend = make_backend(
             *(url, limits, part.keys),
             timeout=self.timeout,

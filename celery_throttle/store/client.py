@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NoReturn
 
 import hiredis
@@ -26,21 +24,25 @@ from celery_throttle.store.async_connection import (
     send_step,
 )
 from celery_throttle.store.breaker import CircuitBreaker
-from celery_throttle.store.connection import Connection
+from celery_throttle.store.connection import Address, Connection
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
-from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+from celery_throttle.store.steps import (
+    Step,
+    Steps,
+    arun_steps,
+    run_steps,
+    sleep_step,
+    waits,
+)
 from celery_throttle.store.topology import NoServers, Servers
 from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
 
 #: Error replies that one call recovers from at once: a script to load, redirections of nodes. A
-#: call that gets more of them, or the same one again, waits between its attempts.
+#: call that gets more of them, or the same one again, waits between its attempts, for its
+#: timeout at most.
 _MAX_RECOVERIES = 5
-
-#: The first and the longest of these waits (seconds). All waits of a call take its timeout at most.
-_FIRST_WAIT = 0.002
-_LONGEST_WAIT = 0.1
 
 _PING = pack_command("PING")
 
@@ -68,12 +70,21 @@ class Store:
         url: the server, Sentinels or nodes; see :mod:`celery_throttle.store.url`.
         timeout: seconds for connecting and for each reply; default 1.
         prefix: the prefix of all keys; in a cluster it must have a hash tag.
+        beside: a store of other keys in the same cluster. If a node does not reply to one of the
+            stores, the others do not wait for it.
 
     Raises:
         ConfigurationError: the URL cannot be used, or a cluster's prefix has no hash tag.
     """
 
-    def __init__(self, url: str, *, timeout: float = 1.0, prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 1.0,
+        prefix: str = DEFAULT_PREFIX,
+        beside: Store | None = None,
+    ) -> None:
         self._servers: Servers = read_url(url, timeout)
         self.url = safe_url(url)  #: without secrets
         self._prefix = prefix
@@ -84,6 +95,9 @@ class Store:
         self._idle: deque[Connection] = deque()
         self._pid = os.getpid()
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+        #: The stores of the same cluster, this one included.
+        self.cluster: list[Store] = [] if beside is None else beside.cluster
+        self.cluster.append(self)
 
     @property
     def generation(self) -> int:
@@ -275,17 +289,18 @@ class Store:
         All of these errors are replied before the call is executed, so it may be sent again.
         """
         seen: set[str] = set()
-        waits = _waits(self._timeout)
+        pauses = waits(self._timeout)
         while isinstance(reply, hiredis.ReplyError):
             error = ErrorReply(str(reply))
             moves = self._report(connection, error)
             if not moves and error.remedy not in (Remedy.LOAD, Remedy.RETRY):
                 break
             if error.remedy is Remedy.RETRY or error.text in seen or len(seen) >= _MAX_RECOVERIES:
-                seconds = next(waits, None)
+                seconds = next(pauses, None)
                 if seconds is None:
+                    self._servers.report_lost(connection)
                     break
-                yield _sleep_step(seconds)
+                yield sleep_step(seconds)
             seen.add(error.text)
             if moves:
                 connection.close()
@@ -298,8 +313,7 @@ class Store:
         """Record that a server is not in charge. Returns whether :meth:`_find` may find another."""
         if error.remedy is Remedy.MOVED and has_hash_tag(self._prefix):
             node = connection.address.with_host(*error.redirect)
-            self._servers.report_moved(connection, node)
-            return True
+            return self._servers.report_moved(connection, node)
         return error.remedy is Remedy.ANOTHER_SERVER and self._servers.report_lost(connection)
 
     def _fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
@@ -319,9 +333,23 @@ class Store:
         unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
         if connection is not None:
             self._servers.report_lost(connection)
-        if connection is None or isinstance(error, (TimeoutError, BlockingIOError)):
+        timed_out = isinstance(error, (TimeoutError, BlockingIOError))
+        if connection is None or timed_out:
             self.breaker.trip(unavailable)
+        if connection is not None and timed_out:
+            for other in self.cluster:
+                other.lose(connection.address, unavailable)
         raise unavailable from error
+
+    def lose(self, node: Address, error: StoreUnavailableError) -> None:
+        """Open the circuit breaker if the node that serves the keys does not reply to others."""
+        shared = (one.connection for one in list(self._by_loop.values()))
+        connections: tuple[AnyConnection | None, ...] = (*self._idle, *shared)
+        for connection in connections:
+            if connection is not None and connection.address == node:
+                self._servers.report_lost(connection)
+                self.breaker.trip(error)
+                return
 
     def _check_reply(self, reply: Any) -> Any:
         """Return a reply, or raise its error."""
@@ -358,19 +386,6 @@ class Serverless(Store):
     def __init__(self, reason: str) -> None:
         super().__init__(MEMORY_URL)
         self._servers = NoServers(reason)
-
-
-def _waits(seconds: float) -> Iterator[float]:
-    """Yield the waits of one call, each twice as long as the one before, which take so long."""
-    wait = _FIRST_WAIT
-    while seconds > 0:
-        yield min(wait, seconds)
-        seconds -= wait
-        wait = min(2 * wait, _LONGEST_WAIT)
-
-
-def _sleep_step(seconds: float) -> Step:
-    return Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
 
 
 def _load(call: Call) -> bytes:

@@ -22,7 +22,7 @@ class Remedy(Enum):
     LOAD = auto()  #: load the script: the server does not have it
     MOVED = auto()  #: call another node of the cluster, now and later
     ANOTHER_SERVER = auto()  #: find the server in charge: it is not this one, or not now
-    RETRY = auto()  #: call this node again in a moment: the keys are being moved to another node
+    RETRY = auto()  #: call this node again in a moment: keys are being moved to another node
     LATER = auto()  #: call this server again later
     FREE_MEMORY = auto()  #: the server accepts no writes that add data
     NONE = auto()  #: the call is wrong or not permitted; part of it may have been executed
@@ -35,10 +35,11 @@ _REMEDIES = {
     # that it does not declare and that have not been moved yet.
     "ASK": Remedy.RETRY,
     "TRYAGAIN": Remedy.RETRY,
+    # All nodes reply this for the moments before a replica takes over the slots of a lost master.
+    "CLUSTERDOWN": Remedy.RETRY,
     "READONLY": Remedy.ANOTHER_SERVER,
     "MASTERDOWN": Remedy.ANOTHER_SERVER,
     "LOADING": Remedy.ANOTHER_SERVER,
-    "CLUSTERDOWN": Remedy.ANOTHER_SERVER,
     "NOREPLICAS": Remedy.ANOTHER_SERVER,
     "BUSY": Remedy.LATER,
     "OOM": Remedy.FREE_MEMORY,
@@ -49,6 +50,7 @@ _REMEDIES = {
 _PERMISSION = re.compile(r"no permissions|user executing the script", re.IGNORECASE)
 
 _HINTS = {
+    "MOVED": "the node that it names cannot be reached, or names another one",
     "OOM": "free memory there, or raise its maxmemory",
     "MISCONF": "it cannot save its data to disk, so it refuses writes: its log says why",
     "NOREPLICAS": "it has fewer replicas than its min-replicas-to-write demands",

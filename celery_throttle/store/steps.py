@@ -7,11 +7,18 @@ in place, :func:`arun_steps` awaits them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+#: The first and the longest wait between two attempts (seconds).
+_FIRST_WAIT = 0.002
+_LONGEST_WAIT = 0.1
 
 
 class Step(NamedTuple):
@@ -63,3 +70,17 @@ async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> 
                 action = steps.send(result).arun
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+
+
+def waits(seconds: float) -> Iterator[float]:
+    """Yield waits between attempts, each twice as long as the one before, which take so long."""
+    wait = _FIRST_WAIT
+    while seconds > 0:
+        yield min(wait, seconds)
+        seconds -= wait
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def sleep_step(seconds: float) -> Step:
+    """Return the step that waits for some seconds."""
+    return Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))

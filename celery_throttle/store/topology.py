@@ -30,9 +30,13 @@ class Servers:
         self.start_generation(connection)
         return True
 
-    def report_moved(self, connection: AnyConnection, to: Address) -> None:  # noqa: ARG002  # see Nodes
-        """Record that a node of a cluster has named the node in charge."""
+    def report_moved(self, connection: AnyConnection, to: Address) -> bool:  # noqa: ARG002  # see Nodes
+        """Record that a node of a cluster has named the node in charge.
+
+        Returns whether that one may be reachable.
+        """
         self.start_generation(connection)
+        return True
 
     def start_generation(self, connection: AnyConnection) -> None:
         """Start a generation, unless that was done since the connection was opened."""
@@ -62,6 +66,8 @@ class Nodes(Servers):
     def __init__(self, configured: tuple[Address, ...]) -> None:
         super().__init__()
         self._configured = self._nodes = configured
+        #: A node that could not be reached since a node was named last.
+        self._unreachable: Address | None = None
 
     def find(self) -> Steps[AnyConnection]:
         """Connect to the node that served last, or else to the next one that is reachable."""
@@ -71,6 +77,7 @@ class Nodes(Servers):
                 connection: AnyConnection = yield connect_step(node)
             except OSError as error:  # noqa: PERF203  # one at a time
                 failure = error
+                self._unreachable = node
                 self._move_to_end(node)
                 # One timeout is enough for one call: the next call tries the next node.
                 if isinstance(error, TimeoutError):
@@ -86,14 +93,17 @@ class Nodes(Servers):
         self._move_to_end(connection.address)
         return len(self._nodes) > 1
 
-    def report_moved(self, connection: AnyConnection, to: Address) -> None:
+    def report_moved(self, connection: AnyConnection, to: Address) -> bool:
         """See :class:`Servers`; the next calls try that node first.
 
         The reply to an old connection may name a node that is in charge no longer: it is ignored.
+        Until a failover, the nodes name the one that is lost.
         """
+        unreachable, self._unreachable = self._unreachable, None
         if connection.generation == self.generation:
             self._nodes = (to, *(one for one in self._configured if one != to))
         self.start_generation(connection)
+        return to != unreachable
 
     def _move_to_end(self, node: Address) -> None:
         first, *others = self._nodes

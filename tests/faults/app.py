@@ -148,5 +148,5 @@ def slow(self: Any, number: int) -> None:
 
 
 @throttle_mode_changed.connect
-def tell_mode(mode: str, count: int, **_: Any) -> None:
-    record("modes", mode=mode, count=count)
+def tell_mode(mode: str, count: int, prefix: str, **_: Any) -> None:
+    record("modes", mode=mode, count=count, prefix=prefix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -83,6 +83,7 @@ def judge(
     burst: int = 1,
     slack: int = 0,
     lease: float = 2.0,
+    key_of: Callable[[Mapping[str, Any]], Any] = lambda _: None,
 ) -> Verdict:
     """Judge one run.
 
@@ -95,6 +96,7 @@ def judge(
         burst: see there.
         slack: units that the docs allow besides while the server is lost.
         lease: seconds.
+        key_of: returns the key of the limit for which a start counts.
     """
     by_number: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for row in sorted(starts, key=lambda row: row["at"]):
@@ -104,6 +106,9 @@ def judge(
         for rows in by_number.values()
         for first, second in pairwise(rows)
     )
+    by_key: dict[Any, list[float]] = defaultdict(list)
+    for row in starts:
+        by_key[key_of(row)].append(row["at"])
     times = sorted(row["at"] for row in starts)
     ends = [*faults.killed.values(), *(end for _, end in faults.lost)]
     return Verdict(
@@ -113,7 +118,11 @@ def judge(
         lost=len(set(sent) - set(by_number)),
         duplicated=len(starts) - len(by_number),
         unexplained=unexplained,
-        over=max(_over(times, window, rate, burst + slack) for window in WINDOWS),
+        over=max(
+            _over(sorted(of_key), window, rate, burst + slack)
+            for of_key in by_key.values()
+            for window in WINDOWS
+        ),
         recovered=max((_next(times, end) for end in ends), default=0.0),
     )
 

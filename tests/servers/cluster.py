@@ -1,4 +1,4 @@
-"""A cluster of three masters, and a replica of the one that has our keys."""
+"""A cluster of three masters, and a replica of the one that has our keys, or of each."""
 
 from __future__ import annotations
 
@@ -46,28 +46,57 @@ class Node(Server):
             counts: dict[str, Any] = client.info("errorstats")
         return int(counts.get(f"errorstat_{code}", {"count": 0})["count"])
 
-    def is_ready(self) -> bool:
-        return b"cluster_state:ok" in self.do("INFO") and len(self.lines()) == 4
+    def is_master(self) -> bool:
+        """Whether it is one by its own account."""
+        return any("myself,master" in line[2] for line in self.lines())
+
+    def is_ready(self, nodes: int) -> bool:
+        return b"cluster_state:ok" in self.do("INFO") and len(self.lines()) == nodes
 
 
 class Cluster:
-    """Its nodes: three masters, and the replica."""
+    """Its nodes: three masters, and the replicas.
 
-    def __init__(self, command: Path, directory: Path) -> None:
-        self.nodes = [Node(command, directory / f"node{index}") for index in range(4)]
-        *masters, self.replica = self.nodes
+    Args:
+        command: the server.
+        directory: of their data.
+        each: whether each master has a replica, and not only that of our keys.
+    """
+
+    def __init__(self, command: Path, directory: Path, *, each: bool = False) -> None:
+        count = 6 if each else 4
+        self.nodes = [Node(command, directory / f"node{index}") for index in range(count)]
+        masters, replicas = self.nodes[:3], self.nodes[3:]
         self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in masters)
         for index, node in enumerate(masters):
             node.do("ADDSLOTSRANGE", SLOTS * index // 3, SLOTS * (index + 1) // 3 - 1)
             node.do("SET-CONFIG-EPOCH", index + 1)
         for node in self.nodes[1:]:
             self.nodes[0].do("MEET", "127.0.0.1", node.port, node.bus)
-        self.slot = int(self.replica.do("KEYSLOT", DEFAULT_PREFIX))
+        self.slot = self.slot_of(DEFAULT_PREFIX)
         self.owner = masters[self.slot * 3 // SLOTS]
-        wait_until(lambda: self.owner.id in [line[0] for line in self.replica.lines()], "a meeting")
-        self.replica.do("REPLICATE", self.owner.id)
-        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
-        replicate(self.owner, self.replica)
+        others = [node for node in masters if node is not self.owner]
+        #: The replica of each master that has one, as long as no other node is in charge.
+        self.replica_of = dict(zip((self.owner, *others), replicas, strict=False))
+        self.replica = self.replica_of[self.owner]
+        for master, replica in self.replica_of.items():
+            wait_until(lambda: master.id in {line[0] for line in replica.lines()}, "a meeting")  # noqa: B023
+            replica.do("REPLICATE", master.id)
+        self._wait_until_ready()
+        for master, replica in self.replica_of.items():
+            replicate(master, replica)
+
+    def _wait_until_ready(self) -> None:
+        count = len(self.nodes)
+        ready = lambda: all(node.is_ready(count) for node in self.nodes)  # noqa: E731
+        wait_until(ready, "a cluster that is ready")
+
+    def slot_of(self, key: str) -> int:
+        return int(self.nodes[0].do("KEYSLOT", key))
+
+    def owner_of(self, slot: int) -> Node:
+        """The node that has a slot now; all nodes are reachable."""
+        return next(node for node in self.nodes if node.is_master() and _has(node, slot, node))
 
     @contextmanager
     def naming(self, kind: str) -> Iterator[None]:
@@ -88,54 +117,71 @@ class Cluster:
         The replica has all that was written before.
         """
         replicate(self.owner, self.replica)
-        if by == signal.SIGKILL:
-            self.owner.stop()
-        else:
-            self.owner.signal(by)
         self.owner, self.replica = self.replica, self.owner
-        alive = [node for node in self.nodes if node is not self.replica]
-        wait_until(lambda: all(self._has_failed_over(node) for node in alive), "a failover")
+        self.lose(self.replica, self.owner, by)
 
-    def _has_failed_over(self, node: Node) -> bool:
-        (line,) = (line for line in node.lines() if line[0] == self.owner.id)
-        return "master" in line[2] and b"cluster_state:ok" in node.do("INFO")
+    def lose(self, master: Node, replica: Node, by: signal.Signals = signal.SIGKILL) -> None:
+        """A master dies, or stops, and its replica takes over; :meth:`bring_back` it later."""
+        if by == signal.SIGKILL:
+            master.stop()
+        else:
+            master.signal(by)
+        alive = [node for node in self.nodes if node is not master]
+        wait_until(lambda: all(_is_master(replica, by=node) for node in alive), "a failover")
 
     def hand_over(self) -> None:
         """The replica becomes the master of our keys by plan, and the master its replica."""
         self.replica.do("FAILOVER")
         self.owner, self.replica = self.replica, self.owner
         masters = [node for node in self.nodes if node is not self.replica]
-        wait_until(lambda: all(self._has_failed_over(node) for node in masters), "a failover")
+        wait_until(lambda: all(_is_master(self.owner, by=node) for node in masters), "a failover")
         replicate(self.owner, self.replica)
-        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
+        self._wait_until_ready()
 
     def heal(self) -> None:
         """What was the master is back, and becomes the replica."""
-        if self.replica.runs():
-            self.replica.signal(signal.SIGCONT)
+        self.bring_back(self.replica, self.owner)
+
+    def bring_back(self, node: Node, master: Node) -> None:
+        """A node that was lost is back, as the replica of the one that is the master by now."""
+        if node.runs():
+            node.signal(signal.SIGCONT)
         else:
-            self.replica.start()
-        replicate(self.owner, self.replica)
-        wait_until(lambda: all(node.is_ready() for node in self.nodes), "a cluster that is ready")
+            node.start()
+        replicate(master, node)
+        self._wait_until_ready()
 
-    def begin_move(self, source: Node, target: Node) -> None:
-        """Our slot begins to move from a master to another one."""
-        target.do("SETSLOT", self.slot, "IMPORTING", source.id)
-        source.do("SETSLOT", self.slot, "MIGRATING", target.id)
+    def begin_move(self, source: Node, target: Node, slot: int | None = None) -> None:
+        """A slot, ours unless given, begins to move from a master to another one."""
+        slot = self.slot if slot is None else slot
+        target.do("SETSLOT", slot, "IMPORTING", source.id)
+        source.do("SETSLOT", slot, "MIGRATING", target.id)
 
-    def move_keys(self, source: Node, target: Node, *only: str, together: int = 10_000) -> None:
+    def move_keys(
+        self,
+        source: Node,
+        target: Node,
+        *only: str,
+        together: int = 10_000,
+        slot: int | None = None,
+    ) -> None:
         """All that is there or some of it, so many keys together."""
+        slot = self.slot if slot is None else slot
         with redis.Redis(port=source.port) as client:
-            while keys := only or source.do("GETKEYSINSLOT", self.slot, together):
+            while keys := only or source.do("GETKEYSINSLOT", slot, together):
                 client.migrate("127.0.0.1", target.port, keys, 0, 5_000)
                 if only:
                     break
 
-    def end_move(self, source: Node, target: Node) -> None:
+    def end_move(self, source: Node, target: Node, slot: int | None = None) -> None:
         """The masters know of it, the new one first."""
-        others = [node for node in self.nodes if node not in (target, source, self.replica)]
+        slot = self.slot if slot is None else slot
+        others = [node for node in self.masters() if node not in (target, source)]
         for node in (target, source, *others):
-            node.do("SETSLOT", self.slot, "NODE", target.id)
+            node.do("SETSLOT", slot, "NODE", target.id)
+
+    def masters(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_master()]
 
     @property
     def moves_at_once(self) -> bool:
@@ -146,26 +192,37 @@ class Cluster:
 
     def move(self, *, atomic: bool) -> None:
         """Our slot moves to another master with all its keys, at once or key by key."""
-        source = self.owner
-        target = next(one for one in self.nodes if one not in (source, self.replica))
-        if atomic:
-            source.do("MIGRATESLOTS", "SLOTSRANGE", self.slot, self.slot, "NODE", target.id)
-            masters = [node for node in self.nodes if node is not self.replica]
-            wait_until(lambda: all(self._has(node, target) for node in masters), "a moved slot")
-        else:
-            self.begin_move(source, target)
-            self.move_keys(source, target, together=1)
-            self.end_move(source, target)
+        target = next(one for one in self.nodes if one not in (self.owner, self.replica))
+        self.move_slot(self.slot, self.owner, target, atomic=atomic)
         self.owner = target
 
-    def _has(self, node: Node, owner: Node) -> bool:
-        """Whether a node knows that another one has our slot."""
-        spans: list[list[Any]] = node.do("SLOTS")
-        return any(
-            first <= self.slot <= last and master[1] == owner.port
-            for first, last, master, *_ in spans
-        )
+    def move_slot(self, slot: int, source: Node, target: Node, *, atomic: bool) -> None:
+        """Any slot moves, as ours does by :meth:`move`."""
+        if atomic:
+            source.do("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+            wait_until(
+                lambda: all(_has(node, slot, target) for node in self.masters()),
+                "a moved slot",
+            )
+        else:
+            self.begin_move(source, target, slot)
+            self.move_keys(source, target, together=1, slot=slot)
+            self.end_move(source, target, slot)
 
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
+
+
+def _is_master(node: Node, *, by: Node) -> bool:
+    """Whether a node is a master, as another one knows it, which can serve all slots."""
+    (line,) = (line for line in by.lines() if line[0] == node.id)
+    return "master" in line[2] and b"cluster_state:ok" in by.do("INFO")
+
+
+def _has(node: Node, slot: int, owner: Node) -> bool:
+    """Whether a node knows that another one has a slot."""
+    spans: list[list[Any]] = node.do("SLOTS")
+    return any(
+        first <= slot <= last and master[1] == owner.port for first, last, master, *_ in spans
+    )

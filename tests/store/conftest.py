@@ -94,8 +94,9 @@ def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 @pytest.fixture
 def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
     """An empty cluster of three masters and a replica."""
-    with whole_cluster.client() as client:
-        client.flushall()
+    for node in whole_cluster.masters():
+        with node.client() as client:
+            client.flushall()
     yield whole_cluster
     with whole_cluster.client() as client:
         assert_nothing_left_behind(client)

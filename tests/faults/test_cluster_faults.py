@@ -1,0 +1,164 @@
+"""Shards on a cluster of three masters and three replicas: nodes are lost, and slots move.
+
+The 200 keys of a limit are divided among six shards, two on each node.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.shards import Shard, ShardEntry
+from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
+from tests.faults.bench import Bench
+from tests.faults.scale import scaled
+from tests.faults.verdict import Faults, Verdict, judge
+from tests.servers.cluster import Cluster, Node
+from tests.servers.server import valkey_command
+
+pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(900)]
+
+KEYS = 200
+TASKS = max(40, scaled(100)) * KEYS
+RATE = 1
+LEASE = 6.0
+ENTRY = ShardEntry("tenants", ("mail",), 6)
+CONF = {
+    "throttle_lease": LEASE,
+    "throttle_limits": {"mail": f"{RATE}/s outage closed"},
+    "throttle_shards": {"tenants": {"limits": ["mail"], "by_key": 6}},
+    "throttle_replicas": 1,
+}
+
+#: Units that a failover may grant twice of each key: burst + rate x lag, with a lag below 1 s.
+TWICE = 1
+
+Span = tuple[float, float]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(valkey_command(), tmp_path, each=True)
+    yield cluster
+    cluster.stop()
+
+
+class Slots:
+    """Where the shards of the keys are."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.by_shard = {
+            shard: cluster.slot_of(shard_prefix(DEFAULT_PREFIX, shard)) for shard in ENTRY.shards
+        }
+
+    def shards_on(self, node: Node) -> set[Shard]:
+        return {
+            shard for shard, slot in self.by_shard.items() if self._cluster.owner_of(slot) is node
+        }
+
+    def keys_of(self, shards: set[Shard]) -> list[int]:
+        return [key for key in range(KEYS) if ENTRY.shard_of(LimitRef("mail", f"t{key}")) in shards]
+
+
+def lose(cluster: Cluster, bench: Bench, master: Node, by: signal.Signals) -> Span:
+    """Lose a master until its replica has taken over, and bring it back; return that time."""
+    replica = cluster.replica_of[master]
+    began = bench.now()
+    cluster.lose(master, replica, by)
+    ended = bench.now()
+    time.sleep(1)
+    cluster.bring_back(master, replica)
+    return began, ended
+
+
+def move(cluster: Cluster, bench: Bench, slot: int) -> Span:
+    """Move a slot to another master and back, in each way."""
+    source = cluster.owner_of(slot)
+    target = next(node for node in cluster.masters() if node is not source)
+    began = bench.now()
+    for atomic in (False, True)[: 1 + cluster.moves_at_once]:
+        cluster.move_slot(slot, source, target, atomic=atomic)
+        time.sleep(1)
+        cluster.move_slot(slot, target, source, atomic=atomic)
+        time.sleep(1)
+    return began, bench.now()
+
+
+def counts(bench: Bench) -> Counter[int]:
+    """The starts of each key."""
+    found = Counter(dict.fromkeys(range(KEYS), 0))
+    found.update(row["number"] % KEYS for row in bench.starts("mailed"))
+    return found
+
+
+def rate_in(span: Span, times: Sequence[float]) -> float:
+    """Starts a second of one key, with the fractions of the steps that begin or end outside."""
+    before, after = (_starts_until(at, times) for at in span)
+    return (after - before) / (span[1] - span[0])
+
+
+def _starts_until(at: float, times: Sequence[float]) -> float:
+    number = bisect_right(times, at)
+    assert 0 < number < len(times), "the line was in use"
+    return number + (at - times[number - 1]) / (times[number] - times[number - 1])
+
+
+def test_nodes_are_lost_and_slots_move(
+    redis_url: str, cluster: Cluster, conclude: Callable[[Verdict], None]
+) -> None:
+    slots = Slots(cluster)
+    first, second, third = cluster.masters()
+    shards = {node: slots.shards_on(node) for node in (first, second, third)}
+    assert [len(some) for some in shards.values()] == [2, 2, 2]
+    moved = slots.by_shard[min(shards[third])]
+    with Bench(redis_url, cluster.url, conf=CONF, loglevel="WARNING") as bench:
+        for key in range(KEYS):
+            bench.send("mailed", range(key, TASKS, KEYS), f"t{key}")
+        bench.start_workers(2)
+        bench.until(lambda: min(counts(bench).values()) >= 5, "starts of each key", seconds=300)
+        before = bench.now() - 5, bench.now()
+        spans = {
+            "killed": (first, lose(cluster, bench, first, signal.SIGKILL)),
+            "partitioned": (second, lose(cluster, bench, second, signal.SIGSTOP)),
+            "moved": (third, move(cluster, bench, moved)),
+        }
+        bench.until_started("mailed", TASKS, seconds=300)
+        time.sleep(LEASE)
+        starts = bench.starts("mailed")
+        lost_shards = {row["prefix"] for row in bench.rows("modes") if row["mode"] == "outage"}
+    by_key: dict[int, list[float]] = defaultdict(list)
+    for row in starts:
+        by_key[row["number"] % KEYS].append(row["at"])
+
+    def rate(span: Span, some: set[Shard]) -> float:
+        keys = slots.keys_of(some)
+        return sum(rate_in(span, by_key[key]) for key in keys) / len(keys) / RATE
+
+    print(f"quota used before the faults: {rate(before, {*ENTRY.shards}):.3f}")
+    for name, (node, span) in spans.items():
+        others = rate(span, {*ENTRY.shards} - shards[node])
+        own = rate(span, shards[node])
+        print(f"{name}, {span[1] - span[0]:.1f} s: others {others:.3f}, its own {own:.3f}")
+    on_lost_nodes = {shard_prefix(DEFAULT_PREFIX, one) for one in shards[first] | shards[second]}
+    assert lost_shards <= {*on_lost_nodes, DEFAULT_PREFIX}
+    lost = [span for _, span in spans.values()]
+    conclude(
+        judge(
+            "nodes of a cluster lost, slots moved",
+            range(TASKS),
+            starts,
+            Faults({}, lost),
+            rate=RATE,
+            slack=TWICE,
+            lease=LEASE,
+            key_of=lambda row: row["number"] % KEYS,
+        )
+    )
