@@ -69,7 +69,8 @@ def make_ends(kind: str) -> Iterator[MakeEnd]:
         return End(limiter, loop)
 
     yield end
-    for store in {part.store for limiter in limiters for part in limiter.observed_parts()}:
+    parts = [part for each in limiters for part in (each.parts.all() if each.parts else [each])]
+    for store in {part.store for part in parts}:
         if loop is None:
             store.close()
         else:

@@ -54,8 +54,9 @@ class ShardedCore(LimiterCore):
         :meta private:
         """
         plans = self.plans
-        is_sharded = isinstance(plans, ShardedPlans)
-        return self.run_plan(plans.in_one(refs, make) if is_sharded else make(plans))
+        if isinstance(plans, ShardedPlans):
+            return self.run_plan(plans.in_one(refs, make))
+        return self.run_plan(make(plans))
 
     def read(
         self, reader: Callable[[Observer], Plan[T]], ref: LimitRef | None = None
