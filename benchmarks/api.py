@@ -13,8 +13,7 @@ benchmarks start it by :class:`LocalAPI`. The path chooses the rule:
 
 ``/stats`` gives JSON: of each rule the answers (``passed``, ``refused``), the ``seconds`` since its
 first request, and ``used``, the share of its quota that was made use of: of a window the 200s in
-its complete windows, of slots the time that they were busy. It knows as much of HTTP/1.1 as clients
-need that send no bodies.
+its complete windows, of slots the time that they were busy.
 """
 
 from __future__ import annotations
@@ -22,60 +21,54 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from http.client import HTTPConnection
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+from aiohttp import web
+
+from benchmarks.stage import ROOT
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
-Reply = Callable[[bytes], None]
-
 RATE, SLOTS, HOLD_SECONDS = 100, 10, 0.1
-
-_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
-
-
-def answer(status: str, body: bytes, headers: str = "") -> bytes:
-    """An answer as it goes over the wire; each header ends its line."""
-    return f"HTTP/1.1 {status}\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-OK = answer("200 OK", b"ok")
-REFUSED = answer("429 Too Many Requests", b"")
-LATER = answer("429 Too Many Requests", b"", "Retry-After: 1\r\n")
 
 
 class Rule:
     """No limit, and what all rules count."""
 
+    #: Of a refusal.
+    headers: Mapping[str, str] = {}
+
     def __init__(self) -> None:
         self.passed = self.refused = 0
         self.began: float | None = None
 
-    def ask(self, reply: Reply) -> None:
-        """Answer a request, now or later."""
+    async def handle(self, _request: web.Request) -> web.Response:
+        """Answer a request."""
         if self.began is None:
             self.began = time.monotonic()
-        self.decide(reply)
+        if await self.is_allowed():
+            self.passed += 1
+            return web.Response(text="ok")
+        self.refused += 1
+        return web.Response(status=429, headers=self.headers)
 
-    def decide(self, reply: Reply) -> None:
-        """Pass or refuse."""
-        self.passed += 1
-        reply(OK)
+    async def is_allowed(self) -> bool:
+        """Decide, and hold a request that is allowed as long as it takes."""
+        return True
 
     def used(self) -> float | None:
-        """Share of the quota that was made use of; None if nothing can be said yet."""
+        """Return the share of the quota that was made use of; None while nothing can be said."""
         return None
 
     def stats(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return what was counted."""
         seconds = 0.0 if self.began is None else time.monotonic() - self.began
         counted = {"passed": self.passed, "refused": self.refused}
         return {**counted, "seconds": seconds, "used": self.used()}
@@ -84,28 +77,27 @@ class Rule:
 class Window(Rule):
     """:data:`RATE` in each second."""
 
+    headers: Mapping[str, str] = {"Retry-After": "1"}
+
     def __init__(self) -> None:
         super().__init__()
-        self._passed: Counter[int] = Counter()
+        self._allowed: Counter[int] = Counter()
 
-    def decide(self, reply: Reply) -> None:
-        """Pass while the second has room."""
+    async def is_allowed(self) -> bool:
+        """Allow while the second has room."""
         second = int(time.monotonic())
-        if self._passed[second] < RATE:
-            self.passed += 1
-            self._passed[second] += 1
-            reply(OK)
-        else:
-            self.refused += 1
-            reply(LATER)
+        if self._allowed[second] >= RATE:
+            return False
+        self._allowed[second] += 1
+        return True
 
     def used(self) -> float | None:
-        """200s in complete windows, of what these allow."""
+        """Return the 200s in complete windows, of what these allow."""
         if self.began is None:
             return None
         complete = range(int(self.began) + 1, int(time.monotonic()))
-        allowed = len(complete) * RATE
-        return sum(self._passed[second] for second in complete) / allowed if allowed else None
+        most = len(complete) * RATE
+        return sum(self._allowed[second] for second in complete) / most if most else None
 
 
 class AtOnce(Rule):
@@ -116,19 +108,14 @@ class AtOnce(Rule):
         self._taken = 0
         self._busy, self._since = 0.0, time.monotonic()
 
-    def decide(self, reply: Reply) -> None:
-        """Pass while a slot is free; a client that has gone meanwhile keeps its slot busy, too."""
+    async def is_allowed(self) -> bool:
+        """Allow while a slot is free; a client that has gone meanwhile keeps its slot busy, too."""
         if self._taken >= SLOTS:
-            self.refused += 1
-            reply(REFUSED)
-            return
+            return False
         self._change(1)
-        asyncio.get_running_loop().call_later(HOLD_SECONDS, self._end, reply)
-
-    def _end(self, reply: Reply) -> None:
+        await asyncio.sleep(HOLD_SECONDS)
         self._change(-1)
-        self.passed += 1
-        reply(OK)
+        return True
 
     def _change(self, by: int) -> None:
         now = time.monotonic()
@@ -137,98 +124,54 @@ class AtOnce(Rule):
         self._taken += by
 
     def used(self) -> float | None:
-        """Time that slots were busy, of all there was since the first request."""
+        """Return the time that slots were busy, of all there was since the first request."""
         if self.began is None:
             return None
         self._change(0)
         return self._busy / (SLOTS * max(1e-9, self._since - self.began))
 
 
-class Served(asyncio.Protocol):
-    """One connection. Its requests are answered one after the other."""
-
-    def __init__(self, rules: dict[bytes, Rule]) -> None:
-        self._rules = rules
-        self._unread = b""
-        self._answering = False
-        self._last = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # TCP is a stream
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Collect, and answer."""
-        self._unread += data
-        self._next()
-
-    def _next(self) -> None:
-        head, end, rest = self._unread.partition(b"\r\n\r\n")
-        if self._answering or not end:
-            return
-        self._unread = rest
-        self._answering, self._last = True, _CLOSE.search(head) is not None
-        name = re.split(rb"[/? ]", head, maxsplit=3)[2]
-        if name in self._rules:
-            self._rules[name].ask(self._reply)
-        else:
-            stats = {key.decode(): rule.stats() for key, rule in self._rules.items()}
-            self._reply(answer("200 OK", json.dumps(stats).encode()))
-
-    def _reply(self, reply: bytes) -> None:
-        self._answering = False
-        if self._transport.is_closing():
-            return
-        self._transport.write(reply)
-        if self._last:
-            self._transport.close()
-        elif self._unread:
-            asyncio.get_running_loop().call_soon(self._next)
-
-
 async def serve() -> None:
     """Serve until standard input ends."""
-    rules = {b"open": Rule(), b"window": Window(), b"at-once": AtOnce()}
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Served(rules), "127.0.0.1", backlog=1000)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
+    rules = {"open": Rule(), "window": Window(), "at-once": AtOnce()}
+
+    async def stats(_request: web.Request) -> web.Response:
+        return web.json_response({name: rule.stats() for name, rule in rules.items()})
+
+    app = web.Application()
+    app.router.add_get("/stats", stats)
+    for name, rule in rules.items():
+        app.router.add_get(f"/{name}", rule.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1000).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
 
 
-class LocalAPI:
+class LocalAPI(contextlib.AbstractContextManager["LocalAPI"]):
     """The API in a process of its own; a context that ends it."""
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.api"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parent.parent,
-        )
+        command = [sys.executable, "-m", "benchmarks.api"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT)
         assert self._process.stdout is not None  # noqa: S101  # it is a pipe
-        port = self._process.stdout.readline()
-        if not port:
-            self.__exit__()
-            raise RuntimeError("the API did not start: its errors are above")
-        self.port = int(port)
+        self._port = int(self._process.stdout.readline())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
-    def url(self, rule: str) -> str:
+    def url(self, path: str) -> str:
         """Return the address of a rule."""
-        return f"http://127.0.0.1:{self.port}/{rule}"
+        return f"http://127.0.0.1:{self._port}/{path}"
 
     def stats(self) -> dict[str, Any]:
-        """See above."""
-        with contextlib.closing(HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
-            connection.request("GET", "/stats")
-            stats: dict[str, Any] = json.loads(connection.getresponse().read())
+        """Return the figures of all rules."""
+        with urlopen(self.url("stats"), timeout=10) as answer:  # noqa: S310  # of this process
+            stats: dict[str, Any] = json.load(answer)
         return stats
 
 

@@ -37,6 +37,21 @@ def sizes(count: int) -> list[int]:
     return [round(share * scale) for share in shares]
 
 
+def send(client: Any, sdk: str, tokens: int, **options: Any) -> Any:
+    """Send a request that uses a number of tokens; its estimate is about twice that."""
+    if sdk == "openai":
+        messages = [{"role": "user", "content": f"{tokens} tokens"}]
+        ask = client.chat.completions.create
+        return ask(model="m", messages=messages, max_tokens=2 * tokens, **options)
+    half = tokens // 2
+    # Eight characters for each token that goes in.
+    text = f"{half} in {tokens - half} out ".ljust(8 * half, ".")
+    messages = [{"role": "user", "content": text}]
+    return client.messages.create(
+        model="m", max_tokens=2 * (tokens - half), messages=messages, **options
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What a vendor has counted.

@@ -42,7 +42,7 @@ def run(options: Options) -> Result:
             reply = client.get("/", headers={"If-None-Match": etag})
             seconds.append(time.monotonic() - began)
             etag = reply.headers["ETag"]
-            time.sleep(POLL - seconds[-1])
+            time.sleep(max(0.0, POLL - seconds[-1]))
         busy, own = _processor_seconds(stage) - before, time.process_time() - own_before
         before = _processor_seconds(stage)
         time.sleep(POLL * polls)

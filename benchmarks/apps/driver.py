@@ -6,9 +6,8 @@ how often each status occurred.
 
 Ways: ``plain`` ignores 429s. ``backoff`` is what people use today: after a 429 it sends again after
 ``Retry-After``, or else after a random time of up to 0.1 s, 0.2 s, 0.4 s and so on to 5 s
-(exponential with full jitter). ``ours`` is the wrapper of celery_throttle for this client. For
-requests the second way is urllib3's own ``Retry`` with this jitter; ``function`` is a function that
-sends by requests, retried in a loop and wrapped as any callable.
+(exponential with full jitter). ``ours`` is the wrapper of celery_throttle for this client.
+``function`` is a function that sends by requests, wrapped as any callable.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ from typing import Any
 import aiohttp
 import httpx
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3 import Retry
 
 from celery_throttle import Limiter, wrap
 
@@ -110,14 +107,6 @@ def apersistent(call: AsyncCall) -> AsyncCall:
     return insist
 
 
-class FullJitter(Retry):
-    """urllib3's retries with full jitter. Retry-After takes precedence."""
-
-    def get_backoff_time(self) -> float:
-        """Seconds to back off."""
-        return delay(len(self.history))
-
-
 def _wrappers(client: str) -> Any:
     """Import the wrapper, which the other ways do not need."""
     return import_module(f"celery_throttle.clients.{client}")
@@ -144,24 +133,18 @@ def _requests(url: str, way: str, limit: Any) -> Iterator[Call]:
         if way == OURS:
             adapter = _wrappers("requests").ThrottledAdapter(limit, max_wait=MAX_WAIT)
             session.mount("http://", adapter)
-        elif way == BACKOFF:
-            retries = FullJitter(None, status_forcelist=[TOO_MANY], allowed_methods=None)
-            session.mount("http://", HTTPAdapter(max_retries=retries))
 
         def call() -> Answer:
             answer = session.get(url)
             return answer.status_code, answer.headers.get("Retry-After")
 
-        yield call
+        yield persistent(call) if way == BACKOFF else call
 
 
 @contextmanager
 def _function(url: str, way: str, limit: Any) -> Iterator[Call]:
-    with _requests(url, PLAIN, limit) as call:
-        if way == OURS:
-            yield wrap(limit, call, max_wait=MAX_WAIT)
-        else:
-            yield persistent(call) if way == BACKOFF else call
+    with _requests(url, PLAIN if way == OURS else way, limit) as call:
+        yield wrap(limit, call, max_wait=MAX_WAIT) if way == OURS else call
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from celery.signals import task_failure, task_success, worker_process_init
 
 from benchmarks.apps.tasks import DIRECTORY, SETTINGS
 from benchmarks.marks import open_marks, write
+from benchmarks.vendors import send
 from celery_throttle import Throttle, throttled
 
 WAY: str = SETTINGS["way"]
@@ -51,33 +52,18 @@ def our_client() -> Any:
     return throttled(sdk_client(0 if WAY == "errors" else 2), limits)
 
 
-def send(client: Any, tokens: int, **options: Any) -> Any:
-    """Send a request that uses a number of tokens; its estimate is about twice that."""
-    if SDK == "openai":
-        messages: Any = [{"role": "user", "content": f"{tokens} tokens"}]
-        ask = client.chat.completions.create
-        return ask(model="m", messages=messages, max_tokens=2 * tokens, **options)
-    half = tokens // 2
-    # Eight characters for each token that goes in.
-    text = f"{half} in {tokens - half} out ".ljust(8 * half, ".")
-    messages = [{"role": "user", "content": text}]
-    return client.messages.create(
-        model="m", max_tokens=2 * (tokens - half), messages=messages, **options
-    )
-
-
 def _ours(_task: Any, tokens: int) -> None:
-    send(our_client(), tokens)
+    send(our_client(), SDK, tokens)
 
 
 def _stream(_task: Any, tokens: int) -> None:
-    for _ in send(our_client(), tokens, stream=True, stream_options={"include_usage": True}):
+    for _ in send(our_client(), SDK, tokens, stream=True, stream_options={"include_usage": True}):
         pass
 
 
 def _errors(task: Any, tokens: int) -> None:
     try:
-        send(our_client(), tokens)
+        send(our_client(), SDK, tokens)
     except (openai.APITimeoutError, openai.InternalServerError) as error:
         raise task.retry(exc=error, countdown=random.uniform(*RETRY_SECONDS)) from error
 
@@ -99,7 +85,7 @@ def _of_tenant(_task: Any, tenant: int) -> None:
 
 
 def _sdk(_task: Any, tokens: int) -> None:
-    send(sdk_client(), tokens)
+    send(sdk_client(), SDK, tokens)
 
 
 @cache
@@ -123,7 +109,7 @@ def _bursts() -> dict[str, int]:
 def _by_token_throttle(_task: Any, tokens: int) -> None:
     estimate = {"requests": 1, "tokens": 2 * tokens}
     with _token_throttle().reserve(estimate, model="m") as handle:
-        usage = send(sdk_client(0), tokens).usage
+        usage = send(sdk_client(0), SDK, tokens).usage
         handle.set_actual_usage({"requests": 1, "tokens": usage.total_tokens})
 
 
@@ -148,7 +134,7 @@ def _by_limits(task: Any, tokens: int) -> None:
             raise task.retry(countdown=min(1.0, max(0.1, reset)))
     for name, item in items.items():
         limiter.hit(item, name, cost=costs[name])
-    send(sdk_client(0), tokens)
+    send(sdk_client(0), SDK, tokens)
 
 
 _WAYS: dict[str, Callable[[Any, int], None]] = {

@@ -16,6 +16,7 @@ from typing import Any
 import anthropic
 import openai
 
+from benchmarks.vendors import send
 from celery_throttle import Limiter, throttled
 
 #: Seconds that a call waits for its limits at most.
@@ -45,25 +46,12 @@ async def _run(job: dict[str, Any]) -> dict[str, Any]:
         plain = anthropic.AsyncAnthropic(api_key="x", base_url=job["url"])
     client = throttled(plain, limits, max_wait=MAX_WAIT_SECONDS)
 
-    async def call(tokens: int) -> None:
-        half = tokens // 2
-        text = f"{tokens} tokens"
-        if job["sdk"] == "openai":
-            messages: Any = [{"role": "user", "content": text}]
-            await client.chat.completions.create(
-                model="m", messages=messages, max_tokens=2 * tokens
-            )
-        else:
-            text = f"{half} in {tokens - half} out ".ljust(8 * half, ".")
-            messages = [{"role": "user", "content": text}]
-            most = 2 * (tokens - half)
-            await client.messages.create(model="m", max_tokens=most, messages=messages)
-
     watch = asyncio.create_task(_watch())
     await asyncio.sleep(0)
-    ended = await asyncio.gather(*map(call, job["sizes"]), return_exceptions=True)
+    calls = (send(client, job["sdk"], tokens) for tokens in job["sizes"])
+    ended = await asyncio.gather(*calls, return_exceptions=True)
     watch.cancel()
-    errors = Counter(repr(error) for error in ended if error is not None)
+    errors = Counter(repr(one) for one in ended if isinstance(one, BaseException))
     await limiter.store.aclose()
     return {
         "failed": errors.total(),
