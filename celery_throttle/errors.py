@@ -75,7 +75,10 @@ class KeyValueError(ThrottleError, TypeError):
 
 
 class LimitFunctionError(ThrottleError):
-    """A function that gives limits or costs has raised an error, or has returned a wrong value."""
+    """A function that gives limits or costs raised an error, or returned a wrong value.
+
+    In a worker, it is also the error of a task whose function has not returned within 10 s.
+    """
 
 
 class UnknownLimitError(ThrottleError, LookupError):

@@ -17,11 +17,19 @@ throttle = Throttle(
     url=SETTINGS["store"],
     prefix=SETTINGS["prefix"],
 )
+
+
+def cost_of(key: str) -> int:
+    """Return the cost of a task ``computed``."""
+    return 1 if key else 2
+
+
 define(
     app,
     limited={"throttle": "api"},
     keyed={"throttle": "tenant:{key}"},
     both={"throttle": ["api", "tenant:{key}"]},
+    computed={"throttle": lambda key: throttle["tenant", key], "throttle_cost": cost_of},
 )
 
 _PARKS = open_marks(DIRECTORY / "parks")

@@ -51,6 +51,7 @@ def define(
     limited: dict[str, Any],
     keyed: dict[str, Any],
     both: dict[str, Any] | None = None,
+    computed: dict[str, Any] | None = None,
 ) -> None:
     """Define the tasks on an app: ``free`` without a limit, the others with these options."""
     task: Any = app.task
@@ -59,8 +60,9 @@ def define(
     task(bind=True, name="keyed", **keyed)(run_keyed)
     task(bind=True, name="held", **limited)(run_held)
     task(bind=True, name="padded", **limited)(run_padded)
-    if both is not None:
-        task(bind=True, name="both", **both)(run_keyed)
+    for name, options in (("both", both), ("computed", computed)):
+        if options is not None:
+            task(bind=True, name=name, **options)(run_keyed)
 
 
 if SETTINGS["watch"]:

@@ -20,9 +20,10 @@ def check_handles(limits: LimitHandles) -> list[LimitHandle]:
         raise LimitValueError("no limit is given; allowed: one, or a list of them")
     for handle in handles:
         if not isinstance(handle, LimitHandle):
+            why = ", as a text does not say which limiter has it" if isinstance(handle, str) else ""
             raise LimitValueError(
-                f"{shown(handle)} is not a limit of a limiter; allowed: such as throttle['name'], "
-                "or a list of them"
+                f"{shown(handle)} is not a limit of a limiter{why}; allowed: such as "
+                "throttle['name'], or a list of them"
             )
         if handle.limiter is not handles[0].limiter:
             raise LimitValueError(

@@ -87,11 +87,16 @@ RETRY_SECONDS = 1.0  # until a request comes again for which the server replied 
 
 # Functions of limits and costs.
 
-#: A function is called in place after this many calls in a row that took less than the seconds.
-#: Hardly any call over a network takes so little.
+#: The functions of a task are called in place after this many calls in a row that took less than
+#: the seconds. Hardly any call over a network takes so little.
 FAST_FUNCTION_CALLS = 20
 FAST_FUNCTION_SECONDS = 0.0002
-SLOW_FUNCTION_SECONDS = 0.010  # a call in place that takes longer is the last one for some time
+#: They are called in threads again after this many calls in a row that took longer, or after one
+#: that blocked the worker for the seconds. Then ten times as many fast calls are needed, up to a
+#: maximum.
+SLOW_FUNCTION_CALLS = 5
+BLOCKING_SECONDS = 0.1
+MAX_FAST_FUNCTION_CALLS = 10_000
 LOGGED_FUNCTION_SECONDS = 1.0  # a call in place that takes longer is logged
 FUNCTION_SECONDS = 10.0  # after which a task fails whose functions have not returned
 FUNCTION_THREADS = 4  # that call the functions of one task

@@ -16,10 +16,14 @@ URL = os.environ.get("CELERY_BROKER_URL", "redis://localhost:6379/0")
 _redis: Any = Redis
 client = _redis.from_url(URL)
 
+#: The names of the apps of this process that are recorded.
+recorded_apps: set[str] = set()
+
 
 def make_app(name: str) -> Celery:
     """Return an app whose tasks have a queue of their own."""
     app = Celery(name, broker=URL, set_as_current=False)
+    recorded_apps.add(name)
     app.conf.update(
         task_default_queue=name,
         task_ignore_result=True,
@@ -45,17 +49,20 @@ def recorded(name: str, key: object) -> Generator[None, None, None]:
 @after_task_publish.connect(weak=False)
 def count_message(routing_key: str, **_: Any) -> None:
     """Count the messages that are sent: by the sender, and by each retry."""
-    client.incr(record_key(routing_key, "messages"))
+    if routing_key in recorded_apps:
+        client.incr(record_key(routing_key, "messages"))
 
 
 @task_success.connect(weak=False)
 def count_end(sender: Any, **_: Any) -> None:
     """Count the tasks that ended."""
-    client.incr(record_key(sender.app.main, "ended"))
+    if sender.app.main in recorded_apps:
+        client.incr(record_key(sender.app.main, "ended"))
 
 
 @task_failure.connect(weak=False)
 def count_failure(sender: Any, **_: Any) -> None:
     """Count the tasks that failed, which have ended, too."""
-    client.incr(record_key(sender.app.main, "failed"))
-    client.incr(record_key(sender.app.main, "ended"))
+    if sender.app.main in recorded_apps:
+        client.incr(record_key(sender.app.main, "failed"))
+        client.incr(record_key(sender.app.main, "ended"))

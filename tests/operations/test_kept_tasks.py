@@ -118,6 +118,24 @@ def test_a_newer_task_of_higher_priority_comes_first(lines: Protocol) -> None:
     assert ids_of(rows, surplus=True) == ["old"]
 
 
+@pytest.mark.parametrize("kind", ["line", "waiting", "due"])
+def test_surplus_tasks_leave_although_the_server_has_lost_a_key(lines: Protocol, kind: str) -> None:
+    lines.park("other", ["api"], queue="q", may_run=False)
+    park(lines, Kept.NEWEST, *"abc")
+    line, waiting = lines.keys.surplus("q")
+    due = lines.keys.queue("q").due
+    lines.client.delete({"line": line, "waiting": waiting, "due": due}[kind])
+    ended: list[str] = []
+    for _ in range(9):
+        rows = lines.claim(room=9)
+        ended += ids_of(rows, surplus=True)
+        lines.claim(room=0, settled=[row.token for row in rows])
+        lines.now += 60 * SECOND
+    assert ended == ["a", "b"]
+    assert not lines.waiting()
+    lines.check()
+
+
 @pytest.mark.parametrize("kept", [Kept.NEWEST, Kept.FIRST])
 def test_each_task_runs_or_ends_once(make: Callable[..., Protocol], kept: Kept) -> None:
     for chance in range(8):

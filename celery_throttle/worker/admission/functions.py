@@ -56,17 +56,28 @@ class _Functions:
     threads: int = 0
     unfinished: set[_Call] = field(default_factory=set)  #: calls that wait for a thread or have one
     overdue: set[_Call] = field(default_factory=set)  #: that have a thread, but their tasks failed
-    fast_in_row: int = 0
-    needed_in_row: int = tuning.FAST_FUNCTION_CALLS
-
-    @property
-    def are_fast(self) -> bool:
-        return self.fast_in_row >= self.needed_in_row
+    in_place: bool = False  #: whether they are called in place
+    in_row: int = 0  #: the last calls in a row that speak against that
+    needed_in_row: int = tuning.FAST_FUNCTION_CALLS  #: fast calls that move them into place
 
     @property
     def are_stuck(self) -> bool:
         """Whether no thread is left."""
         return len(self.overdue) >= tuning.FUNCTION_THREADS
+
+    def note(self, seconds: float) -> None:
+        """Note how long a call took, and decide whether the next ones are made in place."""
+        is_fast = seconds < tuning.FAST_FUNCTION_SECONDS
+        self.in_row = 0 if is_fast is self.in_place else self.in_row + 1
+        if not self.in_place:
+            if self.in_row >= self.needed_in_row:
+                self.in_place, self.in_row = True, 0
+        elif self.in_row >= tuning.SLOW_FUNCTION_CALLS or seconds > tuning.BLOCKING_SECONDS:
+            self.in_place, self.in_row = False, 0
+            self.needed_in_row = min(10 * self.needed_in_row, tuning.MAX_FAST_FUNCTION_CALLS)
+            if seconds > tuning.LOGGED_FUNCTION_SECONDS:
+                text = "%s took %.1f s, and this worker started no other task meanwhile"
+                logger.warning(text, self.text, seconds)
 
     def error(self) -> LimitFunctionError:
         return LimitFunctionError(
@@ -106,12 +117,12 @@ class FunctionCalls:
             raise call.error
         calls = calls_of(self._throttle, request)
         functions = self._functions_of(str(request.task.name), calls)
-        if functions.are_fast:
+        if functions.in_place:
             began = time.monotonic()
             try:
                 requirement = require(self._throttle, calls)
             finally:
-                self._note_call_in_place(functions, time.monotonic() - began)
+                functions.note(time.monotonic() - began)
             set_computed(self._throttle, request, calls, requirement)
             return True
         if functions.are_stuck:
@@ -131,14 +142,6 @@ class FunctionCalls:
             texts = dict.fromkeys(each.text for each in limits.functions)
             functions = self._functions[task] = _Functions(" or ".join(texts), limits)
         return functions
-
-    def _note_call_in_place(self, functions: _Functions, seconds: float) -> None:
-        if seconds > tuning.SLOW_FUNCTION_SECONDS:
-            functions.fast_in_row = 0
-            functions.needed_in_row *= 10  # soon it stays in threads, unless it is hardly ever slow
-        if seconds > tuning.LOGGED_FUNCTION_SECONDS:
-            text = "%s took %.1f s, and this worker started no other task meanwhile"
-            logger.warning(text, functions.text, seconds)
 
     # In a thread.
 
@@ -169,8 +172,7 @@ class FunctionCalls:
         if call in functions.overdue:
             functions.overdue.discard(call)
             return
-        is_fast = seconds < tuning.FAST_FUNCTION_SECONDS
-        functions.fast_in_row = functions.fast_in_row + 1 if is_fast else 0
+        functions.note(seconds)
         if error is None:
             request.throttle_state.function_call = None
             set_computed(self._throttle, request, call.calls, requirement)

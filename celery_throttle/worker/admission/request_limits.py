@@ -86,12 +86,14 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
         limits = throttle.task_limits(request.task)
         if limits is None or limits.computed is None:
             return limits
+        if task.computed is None and limits.computed.functions:
+            raise NotComputedError
     calls = calls_of(throttle, request)
     if all(call.limits.computed is None for call in calls):
         return _join(throttle, request, calls, require(throttle, calls))
     if task.computed is not None:
         return _join(throttle, request, calls, _merged(throttle, task.computed))
-    if any(call.limits.functions for call in calls):
+    if any(call.limits.functions for call in calls):  # of a mapping task
         raise NotComputedError
     return set_computed(throttle, request, calls, require(throttle, calls))
 

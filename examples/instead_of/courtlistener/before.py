@@ -12,7 +12,7 @@ from examples.instead_of.shared import client, make_app, recorded
 app = make_app("courtlistener-before")
 
 
-def seconds_to_wait(name: str, most: int, seconds: int) -> float:
+def seconds_to_wait(client: Any, name: str, most: int, seconds: int) -> float:
     """Count a start; return 0.0 if it is allowed, else the seconds until it may be tried again."""
     counter, schedule = f"throttle:{name}", f"throttle:schedule:{name}"
     started = client.get(counter)
@@ -41,7 +41,7 @@ def throttle_task(most: int, seconds: int, key: str) -> Callable[[Callable[..., 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def run(self: Any, **arguments: Any) -> None:
-            delay = seconds_to_wait(f"{self.name}:{arguments[key]}", most, seconds)
+            delay = seconds_to_wait(client, f"{self.name}:{arguments[key]}", most, seconds)
             if delay > 0:
                 self.request.retries -= 1  # a wait uses up no retry
                 raise self.retry(countdown=delay)

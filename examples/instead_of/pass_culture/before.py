@@ -18,7 +18,7 @@ class RateLimitedError(Exception):
     """As many tasks as may have started in this window."""
 
 
-def count_start(name: str, most: int, seconds: int) -> int:
+def count_start(client: Any, name: str, most: int, seconds: int) -> int:
     """Count a start in this window; return by how many starts it is over the limit."""
     window = f"bucket:{name}:{seconds}:{int(time.time()) // seconds}"
     started = int(client.incr(window))
@@ -32,7 +32,7 @@ def limited_task(most: int, seconds: int) -> Callable[[Any], Any]:
     def decorate(function: Any) -> Any:
         @wraps(function)
         def run(self: Any, **arguments: Any) -> Any:
-            over = count_start(self.name, most, seconds)
+            over = count_start(client, self.name, most, seconds)
             if over <= 0:
                 return function(self, **arguments)
             delay = seconds * (1 + over // most)

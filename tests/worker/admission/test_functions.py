@@ -18,7 +18,8 @@ from celery_throttle.worker.admission.request_limits import limits_of
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.task_state import TaskState
 
-SLOW = 2 * tuning.SLOW_FUNCTION_SECONDS
+#: Seconds of a call that is not fast, and of one that blocks the worker.
+SLOW, BLOCKING = 5 * tuning.FAST_FUNCTION_SECONDS, 2 * tuning.BLOCKING_SECONDS
 
 
 class Bench:
@@ -78,9 +79,12 @@ def test_a_function_that_is_always_fast_is_called_in_place(bench: Bench) -> None
     assert bench.compute()
 
 
-def test_a_function_that_was_slow_is_called_in_threads(bench: Bench) -> None:
+@pytest.mark.parametrize(("calls", "seconds"), [(tuning.SLOW_FUNCTION_CALLS, SLOW), (1, BLOCKING)])
+def test_a_function_that_was_slow_is_called_in_threads(
+    bench: Bench, calls: int, seconds: float
+) -> None:
     bench.calls_until_in_place()
-    assert bench.compute(SLOW)
+    assert all(bench.compute(seconds) for _ in range(calls))
     assert bench.calls_until_in_place() >= 10 * tuning.FAST_FUNCTION_CALLS
 
 

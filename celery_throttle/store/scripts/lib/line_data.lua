@@ -34,7 +34,8 @@
 -- Other lost keys are rebuilt, see `repair.lua`.
 --
 -- The surplus line of a queue has the tasks that are to end as revoked, as another one of their line waits in their stead.
--- It has no descriptor and no limits, so it is always due, and its tasks are claimed without units.
+-- It has no descriptor and no limits, so it is always due, and its tasks are claimed without units. Only rows tell that
+-- the server has lost it. A list of overdue lines leaves it out: of its tasks, none is to run.
 --
 -- The server does not roll back a script that fails in the middle, for example for a missing right. So a script
 -- writes a task to where it goes before it takes the task from where it was, and the row of the task last of all that
@@ -49,7 +50,7 @@ local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE = 1, 2, 3, 4, 5, 6
 local BACKLOG, WAITING, WAITING_LISTS, WAITING_LIST_INDEX = 7, 8, 9, 10
 
 -- Positions in a row. `position` is that of the task when it joined its line. `settles`: true if its run corrects its
--- costs, else nil. `surplus`: true if it is to end as revoked, else nil.
+-- costs, else nil. `surplus`: the waiting list of the surplus line, if it is to end as revoked, else nil.
 local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION, SETTLES, SURPLUS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 -- The scores of tasks in a line and of lines in a waiting list begin with a rank: 8 bits from the priority of a task;

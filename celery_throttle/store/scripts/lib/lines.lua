@@ -134,7 +134,7 @@ local function add_surplus(descriptor, id, score, packed) -- rare
     return false
   end
   local surplus, waiting = unpack(descriptor.surplus)
-  row[LINE], row[KEY_CAPS], row[SETTLES], row[SURPLUS] = surplus, false, false, true
+  row[LINE], row[KEY_CAPS], row[SETTLES], row[SURPLUS] = surplus, false, false, waiting
   -- In this order, so that a claim clears away what a script that fails here leaves.
   redis.call('ZADD', queue[DUE], 'NX', now, waiting)
   redis.call('ZADD', waiting, 'NX', 0, surplus)

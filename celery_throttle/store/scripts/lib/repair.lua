@@ -1,9 +1,10 @@
 -- repair.lua: rebuilds what the server has lost of the lines of a queue.
--- Rows tell which tasks wait in a line; descriptors tell which lines wait at a limit. Returns a function of the
--- queue, and of a line that has lost its tasks and got new ones since; nil if there is none.
+-- Rows tell which tasks wait in a line, and which are surplus; descriptors tell which lines wait at a limit. Returns a
+-- function of the queue, and of a line that has lost its tasks and got new ones since; nil if there is none.
 
 return function(queue, refilled)
   local found, lost, incomplete = redis.call('HGETALL', queue[LINES]), {}, {}
+  local surplus, known_tasks = {}, 0
   for i = 1, #found, 2 do
     local line = found[i]
     local limit_index, descriptor = unpack_descriptor(found[i + 1])
@@ -17,23 +18,33 @@ return function(queue, refilled)
       register_list(limit_keys, queue)
       redis.call('ZADD', queue[DUE], now, waiting)
     end
-    if line == refilled or redis.call('EXISTS', line) == 0 then
+    local tasks = redis.call('ZCARD', line)
+    known_tasks = known_tasks + tasks
+    if line == refilled or tasks == 0 then
       lost[line] = { descriptor, limit_keys }
     end
   end
 
-  local cursor = next(lost) and '0'
+  local cursor = (next(lost) or redis.call('HLEN', queue[MESSAGES]) > known_tasks) and '0'
   while cursor do
     local rows = redis.call('HSCAN', queue[MESSAGES], cursor, 'COUNT', 10) -- as rows may be large
     for i = 1, #rows[2], 2 do
       local row = unpack_row(rows[2][i + 1])
       if row and lost[row[LINE]] then
         redis.call('ZADD', row[LINE], row[SCORE], rows[2][i])
+      elseif row and row[SURPLUS] then
+        redis.call('ZADD', row[LINE], row[SCORE], rows[2][i])
+        surplus[row[LINE]] = row[SURPLUS]
       end
     end
     cursor = rows[1] ~= '0' and rows[1]
   end
 
+  for line, waiting in pairs(surplus) do
+    redis.call('ZADD', queue[DUE], 'NX', now, waiting)
+    redis.call('ZADD', waiting, 'NX', 0, line)
+    update_rank(waiting, line, {})
+  end
   for line, parts in pairs(lost) do
     local descriptor, limit_keys = unpack(parts)
     if redis.call('EXISTS', line) == 0 then

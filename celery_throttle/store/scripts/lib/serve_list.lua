@@ -303,6 +303,9 @@ local function serve_line(queue, waiting, name, score, rival)
     local task_score = line.entries[2 * dispatches + 2]
     write_batch(line, batch, task_score ~= nil)
     advance_line(line, dispatches, task_score)
+    if #ids == 0 then -- the server has lost its tasks; if they are surplus, it has their rows
+      repair()(line.queue)
+    end
     if not task_score and not line.rival then
       return true
     end
