@@ -28,7 +28,7 @@ if os.environ.get("RULES"):
     app.conf.throttle_rules = os.environ["RULES"]
     tuning.RULES_POLL_SECONDS = 0.2  # so that the test ends soon
 app.conf.throttle_shards = json.loads(os.environ["SHARDS"])
-throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=2)
+throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=float(os.environ["LEASE"]))
 
 if os.environ.get("STALL"):
     take = Quota.take

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -37,8 +38,15 @@ PREFIXES = {"mail": DEFAULT_PREFIX, "erp": keys_of("erp").prefix}
 class Bench:
     """One worker, its broker, and the servers of its shards."""
 
-    def __init__(self, broker: str, servers: dict[str, Server], start_worker: StartWorker) -> None:
+    def __init__(
+        self,
+        broker: str,
+        servers: dict[str, Server],
+        start_worker: StartWorker,
+        lease: float = 2.0,
+    ) -> None:
         self.servers = servers
+        self._lease = lease
         self._celery = Celery("sharded", broker=broker, set_as_current=False)
         self._broker: Any = redis.Redis.from_url(broker)
         self._start_worker = start_worker
@@ -57,6 +65,7 @@ class Bench:
             "HOME_URL": self.servers["mail"].url,
             "SHARDS": json.dumps(shards),
             "LIMITS": json.dumps(limits),
+            "LEASE": str(self._lease),
             "RULES": rules,
             "STALL": str(stall or ""),
         }
@@ -89,9 +98,22 @@ class Bench:
             return sum(int(client.hlen(line)) for line in lines)
 
     def define(self, limit: str, definition: str) -> None:
+        with self._limiter(limit) as limiter:
+            limiter[limit].define(definition)
+
+    @contextmanager
+    def _limiter(self, limit: str) -> Iterator[Limiter]:
         limiter = Limiter(self.servers[limit].url, {limit: "1/h"}, prefix=PREFIXES[limit])
-        limiter[limit].define(definition)
+        yield limiter
         limiter.store.close()
+
+    def pause(self, limit: str) -> None:
+        with self._limiter(limit) as limiter:
+            limiter[limit].pause(3600)
+
+    def resume(self, limit: str) -> None:
+        with self._limiter(limit) as limiter:
+            limiter[limit].resume()
 
     def modes(self) -> dict[str, str]:
         """Return the mode of each shard, as the worker shows it."""
@@ -361,6 +383,24 @@ def test_a_worker_that_stands_still_loses_no_unit(bench: Bench, shards: dict[str
     bench.start(shards, stall=1.5 * BOOKING_HORIZON_SECONDS)
     bench.send("tenant", range(30))
     bench.has_run("tenant", 30)
+
+
+@pytest.mark.parametrize("busy", ["2 at once", "1000/s burst 1000"])
+def test_a_busy_shard_does_not_starve_another(bench: Bench, busy: str) -> None:
+    """Each end of a task releases a slot, say, for which the next task of its line waits."""
+    bench.start(bench.erp_shard, {**LIMITS, "mail": busy, "erp": "1000/s burst 1000"})
+    for limit in ("mail", "erp"):
+        bench.pause(limit)
+    bench.send("mail", range(100))
+    bench.send("erp", range(10))
+    wait_until(lambda: bench.waiting("mail") == 100, "all of mail in its line")
+    wait_until(lambda: bench.waiting("erp") == 10, "all of erp in its line")
+    bench.resume("mail")
+    bench.has_run("mail", 10)
+    bench.resume("erp")
+    bench.has_run("erp", 10)
+    assert len(bench.records("mail")) < 90
+    bench.has_run("mail", 100)
 
 
 def test_a_killed_server_costs_the_other_shards_nothing(bench: Bench) -> None:
