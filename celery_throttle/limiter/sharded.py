@@ -58,9 +58,10 @@ class ShardedCore(LimiterCore):
 
         :meta private:
         """
-        plans = self.plans
-        is_sharded = isinstance(plans, ShardedPlans)
-        return self.run_plan(plans.in_one(refs, make) if is_sharded else make(plans))
+        plans: Any = self.plans
+        if not isinstance(plans, ShardedPlans):
+            return self.run_plan(make(plans))
+        return self.run_plan(plans.in_one(refs, make))
 
     def observed_parts(self) -> Sequence[LimiterCore]:
         """Return the core of each shard.
