@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.bulk.fan_out.location import find_fan_out
+from celery_throttle.bulk.fan_out.location import find_fan_out, read_all_fan_outs
 from celery_throttle.cli.shared.console import (
     Row,
     Table,
@@ -28,7 +28,7 @@ from celery_throttle.cli.shared.options import (
 )
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
-from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
+from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.status_text import fan_out_state, to_json, waiting_text
 from celery_throttle.observe.text import amount, count, format_seconds
 
@@ -38,7 +38,7 @@ _COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
 name_argument = click.argument(
     "name",
     shell_complete=make_completer(
-        lambda throttle: (one.name for one in throttle.run_plan(read_fan_outs(throttle.observer)))
+        lambda throttle: (one.name for one in read_all_fan_outs(throttle).fan_outs)
     ),
 )
 
@@ -47,17 +47,22 @@ name_argument = click.argument(
 def fanouts(target: Target, *, as_json: bool) -> None:
     """List all fan-outs.
 
-    The fan-outs with the most waiting tasks come first.
+    The fan-outs with the most waiting tasks come first. A shard that cannot be reached is named.
     """
-    found = target.throttle.run_plan(read_fan_outs(target.throttle.observer))
+    found = read_all_fan_outs(target.throttle)
     if as_json:
-        echo_json({"fanouts": [_fields(progress) for progress in found]})
-    elif not found:
-        click.echo("No fan-outs.")
-    else:
+        fields = {"fanouts": [_fields(progress) for progress in found.fan_outs]}
+        echo_json({**fields, **({"unreachable": found.errors} if found.errors else {})})
+        return
+    if found.fan_outs:
         head = ("fan-out", "state", *(f">{name}" for name in _COUNTS))
-        rows = [Row((one.name, _state(one), *(n for _, n in _counts(one)))) for one in found]
+        every = found.fan_outs
+        rows = [Row((one.name, _state(one), *(n for _, n in _counts(one)))) for one in every]
         echo_table(Table(head, rows))
+    elif not found.errors:
+        click.echo("No fan-outs.")
+    for shard, error in found.errors.items():
+        click.echo(f"{shard} cannot be read: {error}")
 
 
 def _counts(progress: Progress) -> list[tuple[str, str]]:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
-from celery_throttle.errors import FanOutError, StoreUnavailableError, UnknownFanOutError, shown
+from celery_throttle.errors import (
+    FanOutError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownFanOutError,
+    shown,
+)
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status.fan_outs import read_fan_out
+from celery_throttle.observe.status.fan_outs import Progress, read_fan_out, read_fan_outs
 from celery_throttle.operations.fan_outs import unknown_fan_out_error
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import FAN_OUT_SHARD_HEADER
@@ -51,6 +58,37 @@ def find_fan_out(throttle: AppLimits, name: str) -> AppLimits:
     if search.found is None:
         raise search.error or unknown_fan_out_error(name)
     return search.found
+
+
+class AllFanOuts(NamedTuple):
+    """The fan-outs of all shards.
+
+    Attributes:
+        fan_outs: their progress, the most waiting tasks first.
+        errors: why shards could not be read, by the name of the shard.
+    """
+
+    fan_outs: list[Progress]
+    errors: dict[str, str]
+
+
+def read_all_fan_outs(throttle: AppLimits) -> AllFanOuts:
+    """Return the progress of the fan-outs of all shards.
+
+    Raises:
+        StoreError: the server cannot be reached, and there are no other shards.
+    """
+    if throttle.parts is None:
+        return AllFanOuts(throttle.run_plan(read_fan_outs(throttle.observer)), {})
+    every, errors = list[Progress](), dict[str, str]()
+    for shard, part in throttle.parts_by_name.items():
+        try:
+            found = part.run_plan(read_fan_outs(part.observer))
+        except StoreError as error:
+            errors[shard] = str(error)
+            continue
+        every += found
+    return AllFanOuts(sorted(every, key=lambda one: (-one.waiting, one.name)), errors)
 
 
 def part_of_limits(throttle: AppLimits, refs: Iterable[LimitRef]) -> AppLimits:
