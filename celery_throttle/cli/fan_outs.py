@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from celery_throttle.bulk.fan_out.handle import FanOut
+from celery_throttle.bulk.fan_out.location import find_fan_out
 from celery_throttle.cli.shared.console import (
     Row,
     Table,
@@ -46,7 +47,7 @@ name_argument = click.argument(
 def fanouts(target: Target, *, as_json: bool) -> None:
     """List all fan-outs.
 
-    The fan-outs with the most waiting tasks come first.
+    The fan-outs with the most waiting tasks come first. A shard that cannot be reached is named.
     """
     found = target.read(read_fan_outs)
     if as_json:
@@ -73,6 +74,10 @@ def _fields(progress: Progress) -> dict[str, Any]:
     return {**to_json(progress), "paused": bool(progress.paused), "state": _state(progress)}
 
 
+def _find(target: Target, name: str) -> FanOut:
+    return FanOut(find_fan_out(target.throttle, name), name)
+
+
 @click.group()
 def fanout() -> None:
     """Show, pause, resume or cancel a fan-out."""
@@ -81,7 +86,7 @@ def fanout() -> None:
 @command(name_argument, group=fanout)
 def show(target: Target, name: str, *, as_json: bool) -> None:
     """Show the progress of a fan-out."""
-    found = FanOut(target.throttle, name)
+    found = _find(target, name)
     progress, forecast = found.progress(), found.forecast()
     if as_json:
         echo_json({**_fields(progress), "forecast": forecast})
@@ -103,7 +108,7 @@ def pause(
 
     A new pause never shortens a pause that is already in force.
     """
-    found = FanOut(target.throttle, name)
+    found = _find(target, name)
     found.pause(lasts, **author)
     progress = found.progress()
     text = paused_text(f"fan-out {name}", progress.paused, lasts)
@@ -113,7 +118,7 @@ def pause(
 @command(name_argument, author_options, group=fanout)
 def resume(target: Target, name: str, *, as_json: bool, **author: str | None) -> None:
     """Lift the pause of a fan-out."""
-    found = FanOut(target.throttle, name)
+    found = _find(target, name)
     found.resume(**author)
     echo_result(_fields(found.progress()), f"Resumed fan-out {name}.", as_json=as_json)
 
@@ -125,7 +130,7 @@ def cancel(target: Target, name: str, *, yes: bool, as_json: bool, **author: str
     The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
     """
     target.require_app("whose result backend stores the state REVOKED of the tasks")
-    found = FanOut(target.throttle, name)
+    found = _find(target, name)
     waiting = found.progress().waiting
     tasks = count(waiting, "waiting task")
     confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)

@@ -38,6 +38,9 @@ from celery_throttle.tasks.settings import Spec
 #: Header with the name of the fan-out that a task, or its retry, is part of.
 FAN_OUT_HEADER = "throttle_fan_out"
 
+#: Header with the name of the shard that has this fan-out, if the app has several shards.
+FAN_OUT_SHARD_HEADER = "throttle_fan_out_shard"
+
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:

@@ -117,7 +117,7 @@ class Shard:
         )
         self.leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
-        self._outcomes = FanOutOutcomes(store, keys, timers)
+        self.outcomes = FanOutOutcomes(store, keys, timers)
         #: Limits that were put in force here; None before the first time.
         self._registered: set[str] | None = None
 
@@ -137,7 +137,7 @@ class Shard:
             delayed=self._delayed,
             backoff=self._backoff,
             pool=pool,
-            outcomes=self._outcomes,
+            outcomes=self.outcomes,
             timers=timers,
             functions=connection.functions,
             lookups=KeyLookups(self.throttle, timers, self._delayed.end),
@@ -148,7 +148,7 @@ class Shard:
             learn=self._learn,
         )
         dispatcher = Dispatcher(
-            consumer, self.claims, self._quarantine, pool, timers, self._outcomes
+            consumer, self.claims, self._quarantine, pool, timers, self.outcomes
         )
         self._poller = Poller(
             connection.scheduler,
@@ -220,7 +220,7 @@ class Shard:
         for request in self.slots.requests():
             self.slots.end(request)
         self.claims.requeue(self.claims)
-        self._outcomes.report()
+        self.outcomes.report()
 
     def stats(self) -> dict[str, Any]:
         """Return what ``celery inspect stats`` shows of the shard."""

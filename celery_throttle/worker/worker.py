@@ -61,6 +61,10 @@ class ThrottleWorker:
         self._rules = self._watch_rules()
         self._shards = {shard: self._make_shard(shard) for shard in self._parts.shards}
         self._home = self._shards[HOME_SHARD]
+        if len(self._shards) > 1:
+            outcomes = {str(name): shard.outcomes for name, shard in self._shards.items()}
+            for each in outcomes.values():
+                each.by_shard = outcomes
         self._servers = servers_of(self._shards.values(), self.name)
         self._split_limits = SplitLimits(consumer, self._home.membership)
         #: What the home shard said of the limits in the others when these last repeated it.

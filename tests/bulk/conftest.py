@@ -42,12 +42,13 @@ class ShardedApp:
 
         self.reload()
 
-    def reload(self) -> None:
-        """Make the app anew, as another process of the same code does."""
+    def reload(self) -> ShardedApp:
+        """Make the app anew, as another process of the same code has it."""
         with patch.dict(os.environ, self.env):
             loaded = runpy.run_module("tests.apps.sharded_bulk")
         self.app: Any = loaded["app"]
         self.throttle: Any = loaded["throttle"]
+        return self
 
     def task(self, name: str) -> Any:
         return self.app.tasks[name]

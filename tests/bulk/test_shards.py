@@ -18,7 +18,7 @@ TASKS = 10
 
 def let_one_wait(sharded: ShardedApp, name: str, *key: str) -> Any:
     """Let a worker park the first task of a limit; return the limit, which is paused."""
-    limit = sharded.throttle[(name, *key)] if key else sharded.throttle[name]
+    limit = sharded.throttle[name if not key else (name, key[0])]
     limit.pause(3600)
     worker = sharded.start_worker()
     sharded.task(name).delay(0, *key)

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
+from celery_throttle import Throttle
 from tests.cli.conftest import ENTRIES, Shell, fill
+from tests.servers.server import free_port
 
 
 def names(shell: Shell) -> list[str]:
@@ -39,6 +42,28 @@ def test_many_fan_outs_and_those_whose_records_have_expired(app: Any) -> None:
         for number in range(20):
             fill(app, 0, name=f"more{number}")
         assert client.zcard(keys.fan_outs) <= 40  # each new one looks after ten others
+
+
+def test_fan_outs_of_all_shards(redis_url: str) -> None:
+    """A shard that cannot be reached is named, and hides no fan-out of the others."""
+    lost = f"redis://localhost:{free_port()}"
+    shards = {"near": {"limits": ["near"]}, "lost": {"limits": ["lost"], "url": lost}}
+    app: Any = Celery("shards", broker=redis_url, set_as_current=False)
+    throttle = Throttle(app, {"near": "1/h", "home": "1/h"}, shards=shards, prefix="{shards}")
+
+    def run(number: int) -> None: ...
+
+    for name, count in (("near", 2), ("home", 3)):
+        task = app.task(run, name=name, throttle=name, shared=False, lazy=False)
+        throttle.fan_out([task.s(number) for number in range(count)], f"of {name}")
+    shell = Shell(app, "celery")
+    found = shell.json("fanouts")
+    assert [one["name"] for one in found["fanouts"]] == ["of home", "of near"]
+    assert lost in shell.errors("fanouts")
+    assert shell.json("fanout", "show", "of near")["waiting"] == 2
+    assert "Paused fan-out of near" in shell.run("fanout", "pause", "of near")
+    assert "2 tasks discarded" in shell.run("fanout", "cancel", "of near", "--yes")
+    assert lost in shell.run("fanout", "show", "another", code=3)
 
 
 def test_show_pause_resume_and_cancel(app: Any) -> None:

@@ -94,11 +94,6 @@ def test_wrong_settings_are_named(app: Celery, name: str, value: Any, message: s
         app.throttle.check()  # type: ignore[attr-defined]
 
 
-def test_fan_outs_do_not_work_yet(app: Celery) -> None:
-    with pytest.raises(ConfigurationError, match="throttle_shards"):
-        app.throttle.fan_out([task_of(app, "mail").s()])  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("shards", [{}, SHARDS])
 def test_a_call_is_one_command_in_the_shard_of_its_limit(
     app: Celery, redis_url: str, shards: Any

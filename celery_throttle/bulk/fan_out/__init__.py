@@ -5,6 +5,7 @@
     publisher.py           fan_out(): checks its arguments, and sends signatures batch by batch
     entries.py             signatures as entries of lines: ids, requirements, messages
     templates.py           messages of similar signatures, made faster from one message
+    location.py            the shard of a fan-out
     enlist.py              batches of entries as calls of enlist.lua
     handle.py              FanOut: progress, pause, cancel, results, forecast
     unlimited.py           fan-outs while limits are disabled

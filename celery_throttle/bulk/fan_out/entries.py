@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +19,7 @@ from celery_throttle.bulk.capture import (
     DestinationReader,
 )
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
+from celery_throttle.bulk.fan_out.location import shard_headers
 from celery_throttle.bulk.fan_out.templates import (
     ARGS,
     ID,
@@ -64,9 +65,21 @@ class SignatureKind:
 
 
 class EntryBuilder:
-    """Builds the entries of one fan-out."""
+    """Builds the entries of one fan-out.
 
-    def __init__(self, throttle: AppLimits, name: str) -> None:
+    Args:
+        throttle: the limits of the app.
+        name: that of the fan-out.
+        find_part: returns the part of the shard that has the limits of a task, or raises an error
+            if that is not the shard of the fan-out.
+    """
+
+    def __init__(
+        self,
+        throttle: AppLimits,
+        name: str,
+        find_part: Callable[[tuple[LimitRef, ...]], AppLimits] | None = None,
+    ) -> None:
         self._throttle = throttle
         self._app = throttle.app
         self._name = name
@@ -75,7 +88,9 @@ class EntryBuilder:
         self._destinations = DestinationReader(throttle)
         self._kinds: dict[str, SignatureKind] = {}
         self._traced: CapturedMessage | None = None  # the one message that tracers have seen
+        self._part_of = lru_cache(_CACHED_LINES)(find_part or throttle.part_of)
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
+        self._shard_headers: Mapping[str, str] = {}
 
     def build(self, position: int, given: Signature) -> LineEntry:
         """Return the entry of the signature at a position among all of the fan-out.
@@ -100,6 +115,9 @@ class EntryBuilder:
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
                 f"{shown(kwargs)}, so there is no line for it: send it by delay()"
             )
+        if self._throttle.parts is not None:
+            part = self._part_of(requirement.refs)
+            self._shard_headers = self._shard_headers or shard_headers(self._throttle, part)
         self._throttle.look_up_keys(requirement.refs)
         if kind.template is not None:
             queue, rank, expires = kind.template.destination
@@ -116,7 +134,8 @@ class EntryBuilder:
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
-        return Destination(queue, refs, self._throttle.keys.line(queue, (*refs, self._pause)))
+        line = self._part_of(refs).keys.line(queue, (*refs, self._pause))
+        return Destination(queue, refs, line)
 
     @staticmethod
     def _arguments(kind: SignatureKind, signature: Signature) -> tuple[Any, Any]:
@@ -192,7 +211,7 @@ class EntryBuilder:
 
     def _capture(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
         """Return the message of a task; ``more`` options than those of its kind."""
-        headers = {**kind.headers}
+        headers = {**kind.headers, **self._shard_headers}
         if not kind.shares_trace:
             return self._make(kind, args, kwargs, **more, headers=headers)
         if self._traced is None:

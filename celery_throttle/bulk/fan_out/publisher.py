@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
@@ -19,6 +18,7 @@ from celery.utils.log import get_logger
 from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
 from celery_throttle.bulk.fan_out.handle import FanOut
+from celery_throttle.bulk.fan_out.location import RecordSearch, check_shard, part_of_limits
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
@@ -31,6 +31,7 @@ from celery_throttle.errors import (
     shown,
 )
 from celery_throttle.limits.duration import MICROSECONDS, Duration, check_duration
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.client import PendingCall
@@ -66,30 +67,27 @@ def fan_out(
     """See :meth:`celery_throttle.app.Throttle.fan_out`."""
     if isinstance(signatures, Mapping):
         raise FanOutError(f"{shown(signatures)} is one signature; allowed: an iterable of them")
+    is_new = name is None
     name = uuid4().hex if name is None else name
     keep = _check_arguments(name, max_waiting, keep)
     if not throttle.settings.enabled:
         return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
     _check_app(throttle)
     publisher = Publisher(throttle, name, max_waiting, keep)
+    publisher.begin(is_new=is_new)
     publisher.publish(signatures)
     logger.info(
         "Fan-out %s: %d tasks joined their lines, %d had been sent before%s",
         *(name, publisher.sent, publisher.processed - publisher.sent),
         "; then it was cancelled" if publisher.cancelled else "",
     )
-    return FanOut(throttle, name)
+    return FanOut(publisher.part, name)
 
 
 def _check_app(throttle: AppLimits) -> None:
     if throttle.app.conf.task_always_eager:
         raise ConfigurationError(
             "task_always_eager is set: tasks run at once in this process, and cannot wait in a line"
-        )
-    if throttle.parts is not None:
-        raise ConfigurationError(
-            "fan-outs do not work with throttle_shards yet; allowed: send the tasks one by one, as "
-            "by task.delay()"
         )
     if throttle.settings.waiting == "broker":
         raise ConfigurationError(
@@ -128,6 +126,7 @@ class Publisher:
         keep: seconds that its record is kept after its last task has left its line.
 
     Attributes:
+        part: the limits of the shard of the fan-out. Until that is known, those of the home shard.
         processed: tasks that joined their lines, or had been sent before.
         sent: tasks that joined their lines.
         cancelled: whether the fan-out has been cancelled meanwhile.
@@ -142,24 +141,35 @@ class Publisher:
     ) -> None:
         self.processed = self.sent = 0
         self.cancelled = False
+        self.part = throttle.app_parts[0]
         self._throttle = throttle
         self._name = name
-        self._new_batch = partial(EnlistBatch, throttle.keys, name, max_waiting, keep)
-        self._entries = EntryBuilder(throttle, name)
+        self._options = name, max_waiting, keep
+        self._entries = EntryBuilder(throttle, name, self._find_part)
+        self._batch, self._is_open = self._new_batch(), False
         self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
+
+    def begin(self, *, is_new: bool) -> None:
+        """Open the fan-out where it is; ``is_new``: no shard can have it yet.
+
+        Without shards that is before the first signature is read, which may take long.
+        """
+        if self._throttle.parts is None:
+            self._open(self.part)
+        elif not is_new:
+            found = RecordSearch(self._throttle, self._name).found
+            if found is not None:
+                self._open(found)
 
     def publish(self, signatures: Iterable[Signature]) -> None:
         """Send all tasks, or those before the first that raises an error."""
-        self._send(self._new_batch())
-        self._settle()  # creates the record, however long the first signature takes
-        if self.cancelled:
-            raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
-        batch, began = self._new_batch(), time.monotonic()
+        began = time.monotonic()
         try:
             for position, signature in enumerate(signatures):
-                batch.add(self._entry(position, signature))
-                if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    full, batch = batch, self._new_batch()
+                entry = self._entry(position, signature)
+                self._batch.add(entry)
+                if self._batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
+                    full, self._batch = self._batch, self._new_batch()
                     self._send(full)
                     if not self.processed or not full.is_full():
                         # The first reply says whether scripts or limits are missing. And if
@@ -171,12 +181,37 @@ class Publisher:
         except StoreError:  # after retries
             raise
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
-            self._send(batch)
-            self._settle()
+            self._send_rest()
             raise
-        batch.closed = True
-        self._send(batch)
+        if not self._is_open:  # there was no signature
+            self._open(self.part)
+        self._batch.closed = True
+        self._send_rest()
+
+    def _send_rest(self) -> None:
+        if self._is_open:
+            self._send(self._batch)
+            self._settle()
+
+    def _find_part(self, refs: tuple[LimitRef, ...]) -> AppLimits:
+        """Return the part of the shard of some limits. The first ones decide about the fan-out."""
+        part = part_of_limits(self._throttle, refs)
+        if not self._is_open:
+            self._open(part)
+        check_shard(self._throttle, self._name, self.part, part)
+        return part
+
+    def _open(self, part: AppLimits) -> None:
+        """Create the record of the fan-out in a shard, unless it is there."""
+        self.part = part
+        self._send(self._new_batch())
         self._settle()
+        if self.cancelled:
+            raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
+        self._batch, self._is_open = self._new_batch(), True
+
+    def _new_batch(self) -> EnlistBatch:
+        return EnlistBatch(self.part.keys, *self._options)
 
     def _entry(self, position: int, signature: Signature) -> LineEntry:
         try:
@@ -189,7 +224,7 @@ class Publisher:
         """Begin a call, so that the next batch is built while the server works."""
         self._settle()
         try:
-            begun = self._throttle.store.begin(batch.call())
+            begun = self.part.store.begin(batch.call())
         except StoreUnavailableError:  # _settle() sends it again
             begun = None
         self._in_flight = batch, begun
@@ -214,21 +249,21 @@ class Publisher:
                 self._wait_or_raise(batch.entries[0], reply)
                 part = batch.part(0, 1)  # do not send the whole batch while there is no room
             reply = self._run(part)
-        replicas = self._throttle.settings.replicas
+        replicas = self.part.settings.replicas
         if replicas and tasks:
-            self._retry(lambda: self._throttle.store.confirm(replicas))
+            self._retry(lambda: self.part.store.confirm(replicas))
 
     def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
         """Return the reply to a call; None if it is lost, or if the server lacks a limit."""
         try:
-            reply = None if begun is None else self._throttle.store.finish(begun)
+            reply = None if begun is None else self.part.store.finish(begun)
         except StoreUnavailableError:
             return None
         return None if reply is None or reply[0] == b"unknown" else EnlistReply.read(reply)
 
     def _run(self, batch: EnlistBatch) -> EnlistReply:
         """Run a call until it has a reply, and register limits that the server does not know."""
-        throttle, call, limits = self._throttle, batch.call(), batch.limits()
+        throttle, call, limits = self.part, batch.call(), batch.limits()
         reply = self._retry(
             lambda: throttle.run_plan(call_registered(throttle.plans, call, limits))
         )

@@ -51,8 +51,12 @@ def drop(
     """Discard waiting tasks; ``ref``: as for :func:`send_to_broker`."""
     from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
-    author = Author.of(by, reason)
-    return _remove(throttle, ref, lambda part: Revoker(part, reason), author, progress)
+    author, parts = Author.of(by, reason), throttle.parts_by_name
+
+    def revoke(part: AppLimits) -> Revoker:
+        return Revoker(part, parts, reason)
+
+    return _remove(throttle, ref, revoke, author, progress)
 
 
 def _remove(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.operations.fan_outs import REVOKED, outcomes_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
-from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
+from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, FAN_OUT_SHARD_HEADER
 
 #: Not a logger of Celery, which would show nothing in a script that sets up no logging.
 logger = logging.getLogger(__name__)
@@ -30,19 +31,23 @@ class Revoker(Disposal):
     """Ends tasks as revoked.
 
     Args:
-        throttle: the limits of the app.
+        throttle: the limits of the app, or of the shard in which the tasks wait.
+        parts_by_name: see :class:`~celery_throttle.tasks.app_limits.AppLimits`.
         reason: the message of the error in the result.
     """
 
     purpose = "drop"
 
-    def __init__(self, throttle: AppLimits, reason: str) -> None:
+    def __init__(
+        self, throttle: AppLimits, parts_by_name: Mapping[str, AppLimits], reason: str
+    ) -> None:
         self._throttle = throttle
         self._app = throttle.app
+        self._parts_by_name = parts_by_name
         self._reason = reason
         self._accept = prepare_accept_content(self._app.conf.accept_content)
-        #: Ids of revoked tasks, by the name of their fan-out.
-        self._of_fan_outs: defaultdict[str, list[str]] = defaultdict(list)
+        #: Ids of revoked tasks, by the shard and the name of their fan-out.
+        self._of_fan_outs: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         #: Ids of revoked tasks, by the name of the worker that has received them. None while the
         #: broker cannot be reached: events are not worth a failure.
         self._by_worker: defaultdict[str, list[str]] | None = defaultdict(list)
@@ -66,17 +71,19 @@ class Revoker(Disposal):
             self._by_worker[message.received_by].append(request.id)
         fan_out = request.request_dict.get(FAN_OUT_HEADER)
         if fan_out is not None:
-            self._of_fan_outs[str(fan_out)].append(task.id)
+            shard = str(request.request_dict.get(FAN_OUT_SHARD_HEADER, ""))
+            self._of_fan_outs[shard, str(fan_out)].append(task.id)
 
     def complete(self) -> None:
         """Send the events, and record the tasks of fan-outs as revoked."""
         if self._by_worker:
             self._send_events(self._by_worker)
-        for name in list(self._of_fan_outs):
-            outcomes = [(task_id, REVOKED) for task_id in self._of_fan_outs[name]]
-            call = outcomes_call(self._throttle.keys.fan_out(name), outcomes)
-            retry_outage(partial(self._throttle.store.run, call), self.purpose)
-            del self._of_fan_outs[name]
+        for shard, name in list(self._of_fan_outs):
+            part = self._parts_by_name.get(shard, self._throttle)
+            outcomes = [(task_id, REVOKED) for task_id in self._of_fan_outs[shard, name]]
+            call = outcomes_call(part.keys.fan_out(name), outcomes)
+            retry_outage(partial(part.store.run, call), self.purpose)
+            del self._of_fan_outs[shard, name]
 
     def _send_events(self, by_worker: defaultdict[str, list[str]]) -> None:
         """Send ``task-revoked`` in the name of the workers that had received the tasks."""

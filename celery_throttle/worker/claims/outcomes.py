@@ -15,7 +15,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.operations.fan_outs import DONE, FAILED, REVOKED, outcomes_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
+from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, FAN_OUT_SHARD_HEADER
 from celery_throttle.worker import tuning
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.hooks.timers import Alarm, Timers
@@ -30,9 +30,14 @@ OUTCOMES = {
 
 
 class FanOutOutcomes:
-    """Gathers the outcomes of one worker's tasks and reports them. Thread-safe."""
+    """Gathers the outcomes of one worker's tasks and reports them to one shard. Thread-safe.
+
+    Attributes:
+        by_shard: the outcomes for each shard by its name, if the worker has several.
+    """
 
     def __init__(self, store: Store, keys: Keys, timers: Timers) -> None:
+        self.by_shard: Mapping[str, FanOutOutcomes] = {}
         self._store = store
         self._keys = keys
         #: Name of the fan-out, id of the task, and outcome.
@@ -44,11 +49,20 @@ class FanOutOutcomes:
         )
 
     def record(self, headers: Mapping[str, Any], outcome: str) -> None:
-        """Record how a task has ended, if the headers of its message name a fan-out."""
+        """Record how a task has ended, if the headers of its message name a fan-out.
+
+        A task that was drained may have come to another shard than that of its fan-out: its limits
+        may have moved, or have become wrong.
+        """
         name = headers.get(FAN_OUT_HEADER)
         if name is not None:
-            self._gathered.append((str(name), str(headers.get("id")), outcome))
-            self._alarm.set(tuning.OUTCOME_REPORT_SECONDS)
+            shard = str(headers.get(FAN_OUT_SHARD_HEADER, ""))
+            self.by_shard.get(shard, self).add(str(name), str(headers.get("id")), outcome)
+
+    def add(self, fan_out: str, task_id: str, outcome: str) -> None:
+        """Add the outcome of a task of a fan-out of this shard."""
+        self._gathered.append((fan_out, task_id, outcome))
+        self._alarm.set(tuning.OUTCOME_REPORT_SECONDS)
 
     def report(self) -> None:
         """Report all outcomes; if the server cannot be reached, later."""
