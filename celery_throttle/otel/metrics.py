@@ -66,8 +66,7 @@ def _create_instruments(meter: Meter, metric: Metric, source: SampleSource) -> N
 def _observe(
     source: SampleSource, metric: Metric, suffix: str, _: CallbackOptions
 ) -> Iterator[Observation]:
-    for labels, value in source.read()[metric.name]:
-        attributes = dict(zip(metric.labels, labels, strict=True))
+    for attributes, value in source.read()[metric.name]:
         if not isinstance(value, Histogram):
             yield Observation(value, attributes)
         elif suffix == "_bucket":

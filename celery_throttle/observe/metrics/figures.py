@@ -5,6 +5,7 @@ The work is bounded by the number of limits: it does not grow with keys, lines o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import needs_limit
 from celery_throttle.observe.forecasts.states import ClauseState, read_states
+from celery_throttle.observe.merged import merge, merge_limits
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.fleet import find_stranded, read_fleet, read_rules_status
 from celery_throttle.observe.status.runnable import read_overdue
@@ -57,7 +59,7 @@ class LimitFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a server. By default those of one that does not answer."""
+    """The figures of a shard. By default those of one that does not answer."""
 
     up: bool = False
     limits: tuple[LimitFigures, ...] = ()  #: in the order of their names
@@ -78,6 +80,42 @@ class _Measured(NamedTuple):
     oldest: int  #: -1 if no task waits
     next_due: int  #: -1 if nobody knows
     due: Sequence[bytes]  #: the keys of the queues in which tasks wait
+
+
+def merge_figures(shards: Sequence[Figures]) -> Figures:
+    """Return the figures of shards among which one setting divides the keys of its limits."""
+    if len(shards) == 1 or not all(one.up for one in shards):
+        return shards[0] if all(one.up for one in shards) else Figures()
+    limits: dict[str, list[LimitFigures]] = {}
+    runnable: Counter[str] = Counter()
+    for one in shards:
+        runnable.update(one.runnable)
+        for limit in one.limits:
+            limits.setdefault(limit.status.name, []).append(limit)
+    return replace(
+        shards[0],
+        limits=tuple(_merge_limit(limits[name]) for name in sorted(limits)),
+        omitted=max(one.omitted or 0 for one in shards),
+        runnable=runnable,
+        workers=max(one.workers or 0 for one in shards),
+        stranded=tuple(stranded for one in shards for stranded in one.stranded),
+        outage_seconds=sum(one.outage_seconds or 0.0 for one in shards),
+        rules_valid=merge([one.rules_valid for one in shards]),
+    )
+
+
+def _merge_limit(parts: Sequence[LimitFigures]) -> LimitFigures:
+    slots = [one.slots for one in parts if one.slots is not None]
+    forecasts = [one.forecast for one in parts if one.status.waiting]
+    known = [seconds for seconds in forecasts if seconds is not None]
+    return replace(
+        parts[0],
+        status=merge_limits([one.status for one in parts]),
+        slots=sum(slots) if slots else None,
+        oldest=max((one.oldest for one in parts if one.oldest is not None), default=None),
+        forecast=max(known) if known and len(known) == len(forecasts) else None,
+        next_due=min((one.next_due for one in parts if one.next_due is not None), default=None),
+    )
 
 
 def read_figures(observer: Observer, most: int) -> Plan[Figures]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -68,7 +68,7 @@ class ThrottleCollector(Collector):
 
         :meta private:
         """
-        return [_make_family(metric) for metric in METRICS]
+        return [_make_family(metric, metric.labels) for metric in METRICS]
 
     def collect(self) -> Iterator[Metric]:
         """Read the server and yield all metrics.
@@ -77,9 +77,11 @@ class ThrottleCollector(Collector):
         """
         samples = self._source.read()
         for metric in METRICS:
-            family = _make_family(metric)
-            for labels, value in samples[metric.name]:
-                family.add_metric(labels, *(value if isinstance(value, Histogram) else [value]))
+            found = samples[metric.name]
+            family = _make_family(metric, [*found[0][0]] if found else metric.labels)
+            for labels, value in found:
+                values = value if isinstance(value, Histogram) else [value]
+                family.add_metric([*labels.values()], *values)
             yield family
 
 
@@ -123,5 +125,5 @@ def start_server(
     return server
 
 
-def _make_family(metric: TableRow) -> Any:
-    return _FAMILIES[metric.kind](f"{PREFIX}{metric.name}", metric.help, labels=metric.labels)
+def _make_family(metric: TableRow, labels: Sequence[str]) -> Any:
+    return _FAMILIES[metric.kind](f"{PREFIX}{metric.name}", metric.help, labels=labels)

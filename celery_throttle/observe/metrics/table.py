@@ -9,15 +9,23 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple, Protocol, TypeVar
 
 from celery_throttle.errors import ThrottleError
-from celery_throttle.observe.metrics.figures import Figures, LimitFigures, read_figures
+from celery_throttle.limits.shards import HOME
+from celery_throttle.observe.merged import Reading
+from celery_throttle.observe.metrics.figures import (
+    Figures,
+    LimitFigures,
+    merge_figures,
+    read_figures,
+)
 from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.status_text import lost_texts
 from celery_throttle.observe.totals import WAIT_BOUNDS, Totals
 from celery_throttle.observe.values import LimitStatus
 from celery_throttle.operations.author import API
@@ -53,8 +61,8 @@ class Histogram(NamedTuple):
 
 Value = float | Histogram
 
-#: The values of each metric by its name, each with a value for each of its labels.
-Samples = Mapping[str, list[tuple[tuple[str, ...], Value]]]
+#: The values of each metric by its name, each with its labels.
+Samples = Mapping[str, list[tuple[Mapping[str, str], Value]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +173,29 @@ METRICS = tuple(
 )
 
 
-def find_samples(figures: Figures) -> Samples:
-    """Return the samples of all metrics; there is none where a figure is None."""
-    found: dict[str, list[tuple[tuple[str, ...], Value]]] = {one.name: [] for one in METRICS}
+_LABELS = {metric.name: metric.labels for metric in METRICS}
+
+
+def find_samples(shards: Mapping[str, Figures]) -> Samples:
+    """Return the samples of all metrics; there is none where a figure is None.
+
+    ``shards``: the figures by the label of the shard. A single one has no label.
+    """
+    found: dict[str, list[tuple[Mapping[str, str], Value]]] = {one.name: [] for one in METRICS}
+    for shard, figures in shards.items():
+        for name, labels, value in _find_values(figures):
+            label = {"shard": shard} if len(shards) > 1 else {}
+            found[name].append(({**dict(zip(_LABELS[name], labels, strict=True)), **label}, value))
+    return found
+
+
+def _find_values(figures: Figures) -> list[tuple[str, tuple[str, ...], Value]]:
+    """Return the name of a metric, the values of its labels, and its value, for all values."""
+    found: list[tuple[str, tuple[str, ...], Value]] = []
 
     def add(name: str, value: Value | None, *labels: str) -> None:
         if value is not None:
-            found[name].append((labels, value))
+            found.append((name, labels, value))
 
     add("up", float(figures.up))
     add("workers", figures.workers)
@@ -247,15 +271,11 @@ class Observed(Protocol):
     """
 
     @property
-    def observer(self) -> Observer:
-        """What the readers of its status use."""
-
-    @property
     def own_broker(self) -> str:
         """The broker of the app's queues, as the names of queues begin; empty without an app."""
 
-    def run_plan(self, plan: Plan[T]) -> T:
-        """Execute a plan, blocking."""
+    def read(self, reader: Callable[[Observer], Plan[T]]) -> Reading[T]:
+        """Run a plan that reads the status in each shard."""
 
 
 class SampleSource:
@@ -279,30 +299,56 @@ class SampleSource:
         self._read_at = -inf
 
     def read(self) -> Samples:
-        """Return the samples. If the server does not answer, or refuses, that is logged once."""
+        """Return the samples. If a server does not answer, or refuses, that is logged once."""
         with self._lock:
             if time.monotonic() > self._read_at + self._max_age:
                 self._samples = find_samples(self._read_figures())
                 self._read_at = time.monotonic()
             return self._samples
 
-    def _read_figures(self) -> Figures:
-        plan = read_figures(self._throttle.observer, self._max_limits)
+    def _read_figures(self) -> dict[str, Figures]:
+        """Return the figures of the shards, those of one setting together."""
         try:
-            figures = self._throttle.run_plan(plan)
+            reading = self._throttle.read(lambda observer: read_figures(observer, self._max_limits))
         except ThrottleError as error:
-            if str(error) != self._error:
-                logger.warning("The metrics have no values: %s", error)
-            self._error = str(error)
-            return Figures()
-        self._error = ""
-        queues = {*figures.runnable, *(one.queue for one in figures.stranded)}
+            self._report(str(error))
+            return {HOME: Figures()}
+        self._report("; ".join(lost_texts(reading.lost)))
+        parts: dict[str, list[Figures]] = {}
+        lost = dict.fromkeys(reading.lost, Figures())
+        for shard, figures in {**reading.values, **lost}.items():
+            parts.setdefault(shard.partition("/")[0], []).append(figures)
+        shards = {shard: merge_figures(some) for shard, some in parts.items()}
+        return self._omit_limits(self._name_queues(shards))
+
+    def _report(self, error: str) -> None:
+        if error and error != self._error:
+            logger.warning("The metrics have no values: %s", error)
+        self._error = error
+
+    def _name_queues(self, shards: Mapping[str, Figures]) -> dict[str, Figures]:
+        queues = {queue for one in shards.values() for queue in one.runnable}
+        queues |= {other.queue for one in shards.values() for other in one.stranded}
         shown = shown_queues(queues, self._throttle.own_broker)
-        return replace(
-            figures,
-            runnable={shown[queue]: tasks for queue, tasks in figures.runnable.items()},
-            stranded=tuple(replace(one, queue=shown[one.queue]) for one in figures.stranded),
-        )
+        return {
+            shard: replace(
+                one,
+                runnable={shown[queue]: tasks for queue, tasks in one.runnable.items()},
+                stranded=tuple(replace(other, queue=shown[other.queue]) for other in one.stranded),
+            )
+            for shard, one in shards.items()
+        }
+
+    def _omit_limits(self, shards: Mapping[str, Figures]) -> dict[str, Figures]:
+        """Leave out the last limits by name, if those of all shards are too many."""
+        names = sorted(limit.status.name for one in shards.values() for limit in one.limits)
+        left_out = {*names[self._max_limits :]}
+        found = {}
+        for shard, one in shards.items():
+            limits = tuple(limit for limit in one.limits if limit.status.name not in left_out)
+            omitted = None if one.omitted is None else one.omitted + len(one.limits) - len(limits)
+            found[shard] = replace(one, limits=limits, omitted=omitted)
+        return found
 
 
 def shown_queues(queues: Iterable[str], own_broker: str) -> dict[str, str]:
