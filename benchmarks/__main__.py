@@ -38,6 +38,7 @@ NAMES = (
     "server",
     "paced",
     "workers",
+    "shards",
     "steps",
     "slots",
     "forecasts",
