@@ -239,14 +239,21 @@ class Shard:
 
         A limit that is missing later is registered when it is used.
         """
-        names = {*self._names_in(self.throttle.code_limits)}
+        names = {*self.limit_names()}
         is_done = self._registered is not None and names <= self._registered
         if not is_done and self._put_in_force(self.throttle.plans.register):
             self._registered = names
 
-    def repeat(self) -> None:
-        """Repeat to the home shard that the limits are in this shard, as it may have lost that."""
-        self._put_in_force(self._repeat)
+    def limit_names(self) -> list[str]:
+        """Return the names of the limits of the code that are in this shard."""
+        return self._names_in(self.throttle.code_limits)
+
+    def repeat(self) -> bool:
+        """Repeat to the home shard that the limits are in this shard, as it may have lost that.
+
+        Returns whether it has replied.
+        """
+        return self._put_in_force(self._repeat)
 
     def _repeat(self, limits: Mapping[str, Limits]) -> Plan[None]:
         fence = self.throttle.plans.fence
@@ -286,7 +293,7 @@ class Shard:
         if self.membership.quarantined:
             self._quarantine.recall()
         self.on_heartbeat()
-        self._status.run(self.membership.newest_change)
+        self._status.run(self.membership.newest_change, self.membership.workers or 1)
 
     def _on_return(self) -> None:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and

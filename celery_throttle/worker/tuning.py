@@ -134,6 +134,9 @@ OUTAGE_SHARE_COUNT = 10_000
 
 # Reports and logs.
 
+#: Workers that report the limits of one shard each time; more of them take turns.
+REPORTING_WORKERS = 4
+
 #: How long outcomes of tasks in fan-outs are gathered, how many one call reports, and the time
 #: until a failed report is repeated.
 OUTCOME_REPORT_SECONDS = 0.05

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 from uuid import uuid4
 
-from celery_throttle.errors import ConfigurationError, ThrottleError
+from celery_throttle.errors import ConfigurationError, StoreError, ThrottleError
 from celery_throttle.limiter.parts import Parts
 from celery_throttle.limits.shards import HOME, HOME_SHARD, ShardMap
 from celery_throttle.limits.shards import Shard as ShardName
+from celery_throttle.observe.observer import read_keys
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.gate import Gate
@@ -53,8 +56,8 @@ class ThrottleWorker:
         self._home = self._shards[HOME_SHARD]
         self._servers = servers_of(self._shards.values(), self.name)
         self._split_limits = SplitLimits(consumer, self._home.membership)
-        for shard in self._shards.values():  # each has marks of its own of a divided limit
-            shard.on_heartbeat = shard.repeat
+        #: What the home shard said of the limits in the others when these last repeated it.
+        self._repeated: Sequence[Any] | None = None
         self._home.on_heartbeat = self._after_home_heartbeat
         bypass_rate_limits(consumer)
         limited = partial(has_limits, throttle)
@@ -96,6 +99,22 @@ class ThrottleWorker:
     def _after_home_heartbeat(self) -> None:
         self._split_limits.after_heartbeat()
         self._poll_rules()
+        with suppress(StoreError):  # the next heartbeat may succeed
+            self._repeat_map()
+
+    def _repeat_map(self) -> None:
+        """Let the shards repeat where their limits are, if the home shard has another map."""
+        others = [shard for shard in self._shards.values() if shard is not self._home]
+        names = {name for shard in others for name in shard.limit_names()}
+        if not names:
+            return
+        home = self._home.throttle
+        commands = [("HGET", home.keys.shards, name) for name in sorted(names)]
+        _, stored = home.run_plan(read_keys(home.observer, *commands))
+        # Each shard has marks of its own of a divided limit.
+        if stored != self._repeated:
+            replied = [shard.repeat() for shard in others]
+            self._repeated = stored if all(replied) else None
 
     def start(self) -> None:
         """Start, or continue over a new connection to the broker."""

@@ -1,6 +1,7 @@
 """Shards on servers of their own: what a process with some settings of shards decides in each.
 
-``SHARDS`` is the setting as JSON, ``LIMITS`` the limits.
+``SHARDS`` is the setting as JSON, ``LIMITS`` the limits. With ``STALL``, a worker stands still for
+as many seconds after a call of a gate that has taken units for tasks without a process.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import redis
 from celery import Celery
 
 from celery_throttle import Throttle
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.signals import throttle_mode_changed
 from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.quota import Quota
 
 LIMITS = json.loads(os.environ["LIMITS"])
 
@@ -25,7 +28,19 @@ if os.environ.get("RULES"):
     app.conf.throttle_rules = os.environ["RULES"]
     tuning.RULES_POLL_SECONDS = 0.2  # so that the test ends soon
 app.conf.throttle_shards = json.loads(os.environ["SHARDS"])
-throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=2)
+throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=float(os.environ["LEASE"]))
+
+if os.environ.get("STALL"):
+    take = Quota.take
+
+    def stalling_take(self: Quota, requirement: Requirement) -> float | None:
+        wait = take(self, requirement)
+        now = time.monotonic()
+        if any(not block.used and block.lasts(now) for block in self._blocks.values()):
+            time.sleep(float(os.environ["STALL"]))
+        return wait
+
+    Quota.take = stalling_take  # type: ignore[method-assign]
 
 
 def record(name: str, value: str) -> None:

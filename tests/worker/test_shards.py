@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
 from celery_throttle.operations.shards import ShardIdentity
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
+from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
 from tests.servers.server import Server, valkey_command, wait_until
 from tests.shards import HOME_KEYS, keys_of, shard_limiter
 from tests.workers import StartWorker, Worker
@@ -36,8 +38,15 @@ PREFIXES = {"mail": DEFAULT_PREFIX, "erp": keys_of("erp").prefix}
 class Bench:
     """One worker, its broker, and the servers of its shards."""
 
-    def __init__(self, broker: str, servers: dict[str, Server], start_worker: StartWorker) -> None:
+    def __init__(
+        self,
+        broker: str,
+        servers: dict[str, Server],
+        start_worker: StartWorker,
+        lease: float = 2.0,
+    ) -> None:
         self.servers = servers
+        self._lease = lease
         self._celery = Celery("sharded", broker=broker, set_as_current=False)
         self._broker: Any = redis.Redis.from_url(broker)
         self._start_worker = start_worker
@@ -45,14 +54,20 @@ class Bench:
         self.worker: Worker
 
     def start(
-        self, shards: Mapping[str, Any], limits: Mapping[str, str] = LIMITS, rules: str = ""
+        self,
+        shards: Mapping[str, Any],
+        limits: Mapping[str, str] = LIMITS,
+        rules: str = "",
+        stall: float = 0.0,
     ) -> Worker:
-        """Start a worker with these settings of shards, and a rules file."""
+        """Start a worker with these settings of shards, and a rules file; see its module."""
         env = {
             "HOME_URL": self.servers["mail"].url,
             "SHARDS": json.dumps(shards),
             "LIMITS": json.dumps(limits),
+            "LEASE": str(self._lease),
             "RULES": rules,
+            "STALL": str(stall or ""),
         }
         self.worker = self._start_worker("tests.apps.sharded", self._url, env=env)
         return self.worker
@@ -83,9 +98,22 @@ class Bench:
             return sum(int(client.hlen(line)) for line in lines)
 
     def define(self, limit: str, definition: str) -> None:
+        with self._limiter(limit) as limiter:
+            limiter[limit].define(definition)
+
+    @contextmanager
+    def _limiter(self, limit: str) -> Iterator[Limiter]:
         limiter = Limiter(self.servers[limit].url, {limit: "1/h"}, prefix=PREFIXES[limit])
-        limiter[limit].define(definition)
+        yield limiter
         limiter.store.close()
+
+    def pause(self, limit: str) -> None:
+        with self._limiter(limit) as limiter:
+            limiter[limit].pause(3600)
+
+    def resume(self, limit: str) -> None:
+        with self._limiter(limit) as limiter:
+            limiter[limit].resume()
 
     def modes(self) -> dict[str, str]:
         """Return the mode of each shard, as the worker shows it."""
@@ -347,6 +375,32 @@ def test_a_limit_divided_by_key(bench: Bench) -> None:
             "the others in their lines",
         )
     assert bench.records("tenant") == [str(number) for number in range(TASKS)]
+
+
+@pytest.mark.parametrize("shards", [{}, {"tenants": {"limits": ["tenant"], "by_key": 6}}])
+def test_a_worker_that_stands_still_loses_no_unit(bench: Bench, shards: dict[str, Any]) -> None:
+    """A key has one unit an hour: its task would wait for the next one."""
+    bench.start(shards, stall=1.5 * BOOKING_HORIZON_SECONDS)
+    bench.send("tenant", range(30))
+    bench.has_run("tenant", 30)
+
+
+@pytest.mark.parametrize("busy", ["2 at once", "1000/s burst 1000"])
+def test_a_busy_shard_does_not_starve_another(bench: Bench, busy: str) -> None:
+    """Each end of a task releases a slot, say, for which the next task of its line waits."""
+    bench.start(bench.erp_shard, {**LIMITS, "mail": busy, "erp": "1000/s burst 1000"})
+    for limit in ("mail", "erp"):
+        bench.pause(limit)
+    bench.send("mail", range(100))
+    bench.send("erp", range(10))
+    wait_until(lambda: bench.waiting("mail") == 100, "all of mail in its line")
+    wait_until(lambda: bench.waiting("erp") == 10, "all of erp in its line")
+    bench.resume("mail")
+    bench.has_run("mail", 10)
+    bench.resume("erp")
+    bench.has_run("erp", 10)
+    assert len(bench.records("mail")) < 90
+    bench.has_run("mail", 100)
 
 
 def test_a_killed_server_costs_the_other_shards_nothing(bench: Bench) -> None:

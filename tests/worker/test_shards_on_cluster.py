@@ -40,6 +40,7 @@ class Bench:
             "HOME_URL": self.cluster.url,
             "SHARDS": json.dumps(SHARDS),
             "LIMITS": json.dumps({"mail": "1/h", "erp": "1/h", **limits}),
+            "LEASE": "2",
         }
         self._start_worker("tests.apps.sharded", self._url, env=env)
 

@@ -31,8 +31,13 @@ _UNGATED_SECONDS = 600.0
 #: Before the name of an ungated task whose slots are released before its end.
 _RELEASES_EARLY = "slots "
 
-#: Seconds until each worker has reported a queue in which a first task waits.
-REPORT_SECONDS = 15.0
+#: Workers of a shard, but not the home shard, above which each sends every other heartbeat only.
+MANY_WORKERS = 32
+
+
+def report_seconds(workers: int) -> float:
+    """Return the seconds until each worker has reported a queue in which a first task waits."""
+    return 15.0 if workers <= MANY_WORKERS else 25.0
 
 
 class Fleet(NamedTuple):
@@ -56,7 +61,7 @@ class Fleet(NamedTuple):
         ``oldest``: seconds that its oldest task has waited. Workers report queues with waiting
         tasks only, so a queue whose first task has just joined a line may not be reported yet.
         """
-        is_new = self.workers > 0 and oldest < REPORT_SECONDS
+        is_new = self.workers > 0 and oldest < report_seconds(self.workers)
         return self.consumed.get(queue, is_new)
 
 

@@ -90,7 +90,12 @@ class Gate:
 
     def __post_init__(self) -> None:
         self._quota = Quota(
-            self.throttle, self.backoff, self.timers, self.readmit, self._queued_requests
+            self.throttle,
+            self.backoff,
+            self.timers,
+            self.readmit,
+            self._queued_requests,
+            self.deciding,
         )
         self._deferred = DecisionBatch(self._decide_batch, self.timers, self.backoff)
         self._stopped = False
@@ -403,6 +408,7 @@ class Gate:
             self._stopped = True
             self._deferred.decide_all()
             self.delayed.forget()
+            self._quota.give_back()
             for request in list(self.pool.idle_requests):
                 claim = request.throttle_state.claim
                 if claim is not None:

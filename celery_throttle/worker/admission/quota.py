@@ -5,14 +5,21 @@ it: those that wait for one, and those that come fast, but one by one, which are
 milliseconds. For a limit that tasks pass many times a second, the call takes a block of units. A
 limit that was full a moment ago is not asked again. Units for a task that has no process yet may be
 used for 20 ms, so no start is later than that after its admission.
+
+Laws at stake here: *never over* (a unit that is given back was not used, is not used later, and is
+given back by one call, even if that fails) and *never idle* (if no task uses a unit in these 20 ms,
+and its limit takes more than a second to give another, the unit is given back).
 """
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -22,15 +29,16 @@ from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, settle_takes
 from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.batching import run_together
 from celery_throttle.worker.admission.request_limits import limits_of, requirement_of
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.backoff import Backoff
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status
 
 #: Microseconds that a start may be booked ahead.
@@ -45,8 +53,8 @@ class Block:
 
     A block has as many starts as tasks came to the gate in 20 ms recently, and no more than its
     limit gives in one second. Units of starts that are unused when the block ends are lost to the
-    limit. A change of the limit does not end a block. A block without starts is a refusal: as long
-    as it lasts, the limit is not asked again.
+    limit, unless it has `takes`. A change of the limit does not end a block. A block without starts
+    is a refusal: as long as it lasts, the limit is not asked again.
     """
 
     since: float  #: monotonic time of the reply
@@ -56,6 +64,8 @@ class Block:
     interval: float = 0.0  #: seconds from each of the others to the next
     #: Seconds for which the block lasts: less than 20 ms where a window ends.
     lifetime: float = tuning.BOOKING_HORIZON_SECONDS
+    #: What was taken for a task without a process, to be given back if no task uses it.
+    takes: Sequence[Taken] = ()
     used: int = 0
 
     def lasts(self, now: float) -> bool:
@@ -87,8 +97,15 @@ class Quota:
     readmit: Callable[[Any], None]
     #: Returns the requests that wait for a process, the next first.
     queued: Callable[[], Iterable[Any]]
+    #: Held while a gate decides, and while units are given back.
+    deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        #: Blocks with units to give back, unless they are used.
+        self._returnable: list[Block] = []
+        self._return_alarm = Alarm(
+            self.timers, lambda: self.backoff.run_or_queue(self._give_back_in_time)
+        )
         self._blocks: dict[Requirement, Block] = {}
         self._demand = Demand()
         self._gathered: deque[Any] = deque()
@@ -126,8 +143,28 @@ class Quota:
         now = time.monotonic()
         if self._has_block(requirement, now):  # or its start would have been used
             return None
-        self._call(self._want(requirement, now), now)
-        return self._use(requirement, time.monotonic())
+        self.give_back(now)
+        # A start of the reply is used as at its arrival, however late this thread goes on.
+        replied_at = self._call(self._want(requirement, now), now)
+        return self._use(requirement, replied_at)
+
+    def give_back(self, now: float = math.inf) -> None:
+        """Give back the units that no task has used until a time, by default all that are left."""
+        plans, blocks, self._returnable = [], self._returnable, []
+        for block in blocks:
+            if block.lasts(now):
+                self._returnable.append(block)
+            elif not block.used:
+                block.used = block.starts  # before the call: if it fails, it may have been executed
+                takes = [(one, 0) for one in block.takes]
+                plans.append(settle_takes(self.throttle.plans, takes))
+        run_together(self.throttle, self.backoff, plans)
+
+    def _give_back_in_time(self) -> None:
+        with self.deciding:
+            self.give_back(time.monotonic())
+        if self._returnable:
+            self._return_alarm.set(tuning.BOOKING_HORIZON_SECONDS)
 
     def forget_refusal(self, requirement: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
@@ -186,8 +223,11 @@ class Quota:
         finally:
             self._is_readmitting = False
 
-    def _call(self, want: GateRequest, now: float) -> None:
-        """Take units for a task that has a process, and for the tasks after it."""
+    def _call(self, want: GateRequest, now: float) -> float:
+        """Take units for a task that has a process, and for the tasks after it.
+
+        Returns the monotonic time of the reply.
+        """
         wants = [want, *self._next_wants(want.requirement.refs, now)]
         refs = [ref for want in wants for ref in want.requirement.refs]
         plans, store = self.throttle.plans, self.throttle.store
@@ -199,16 +239,18 @@ class Quota:
                 replies = store.run(call)
         finally:
             self.backoff.record_calls(now)
-        self._cache(wants, replies, time.monotonic())
+        replied_at = time.monotonic()
+        self._cache(wants, replies, replied_at)
         check_reply(replies[0], [want.requirement for want in wants], plans.limits)
+        return replied_at
 
     def _cache(
-        self, wants: Sequence[GateRequest], replies: Sequence[Sequence[int]], now: float
+        self, wants: Sequence[GateRequest], replies: Sequence[Sequence[Any]], now: float
     ) -> None:
         # A single reply is for all of them: nothing was taken.
         for want, reply in zip(wants, replies, strict=False):
             if reply[0] == ReplyStatus.ALLOWED:
-                _, starts, at_once, wait_us, interval_ns, lifetime_us = reply
+                _, starts, at_once, wait_us, interval_ns, lifetime_us, *marks = reply
                 block = Block(
                     now,
                     starts,
@@ -216,7 +258,11 @@ class Quota:
                     wait_us / MICROSECONDS,
                     interval_ns / NANOSECONDS,
                     lifetime_us / MICROSECONDS,
+                    _takes(want.requirement, *marks),
                 )
+                if block.takes:
+                    self._returnable.append(block)
+                    self._return_alarm.set(tuning.BOOKING_HORIZON_SECONDS)
                 self._add(want.requirement, block, now)
             elif reply[0] == ReplyStatus.REFUSED:
                 self._add(want.requirement, Block(now), now)
@@ -258,6 +304,12 @@ class Quota:
         except ThrottleError:  # it is raised again at the gate
             return None
         return None if self._has_block(requirement, now) else self._want(requirement, now)
+
+
+def _takes(requirement: Requirement, marks: Sequence[Sequence[int]] = ()) -> Sequence[Taken]:
+    """Return what was taken of each limit; nothing without marks."""
+    pairs = zip(requirement.refs, requirement.costs, marks, strict=False)
+    return [Taken(*ref, cost, some) for ref, cost, some in pairs]
 
 
 def _is_certain(request: Any) -> bool:

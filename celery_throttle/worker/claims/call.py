@@ -85,6 +85,8 @@ class ClaimCall:
         self._last_reply = time.time()
         self._compared_at = 0.0
         self._generation = self._store.generation
+        #: Whether the claims may have changed since they were compared.
+        self._is_changed = False
         self._has_registered = False
         #: Whether a failed call may have claimed tasks that could not be requeued since.
         self._in_doubt = False
@@ -139,6 +141,7 @@ class ClaimCall:
         free = 0 if self._in_doubt else min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
         count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
         settled, releases = self.claims.settled.take(), self.slots.releases.take()
+        self._is_changed = self._is_changed or bool(settled or releases)
         first = self.claims.reserve_tokens(count)
         tokens = range(first, first + count)
         call = claim_call(
@@ -165,6 +168,7 @@ class ClaimCall:
             self.slots.releases.extend(releases)
             self.claims.requeue_uncertain(tokens)
             self._in_doubt = self._in_doubt or count > 0
+            self._is_changed = True
             if isinstance(error, StoreUnavailableError):
                 return None
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS)
@@ -196,6 +200,7 @@ class ClaimCall:
         """
         generation, now = self._store.generation, time.monotonic()
         is_due = now - self._compared_at > tuning.CLAIM_CHECK_SECONDS
+        is_due = is_due and (self._is_changed or len(self.claims) > 0)
         if not is_due and generation == self._generation:
             return
         try:
@@ -208,6 +213,7 @@ class ClaimCall:
             self.slots.releases.repeat()
         if is_due:
             self._compared_at = now
+            self._is_changed = False
             self.claims.settled.forget()
             self.slots.releases.forget()
 
@@ -238,6 +244,8 @@ class WorkerLeases:
 
     def renew_in_time(self) -> None:
         """Renew the leases if it is time, or report what no other call has reported."""
+        if len(self) == 0:  # the lease of a worker without claims and slots is not kept
+            self._renewed_at = time.monotonic()
         if time.monotonic() - self._renewed_at > self.interval:
             self.renew()
         elif self._call.claims.settled and self._is_silent():

@@ -18,7 +18,7 @@ from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.observer import CONSUMED_SECONDS
-from celery_throttle.observe.status.fleet import REPORT_SECONDS
+from celery_throttle.observe.status.fleet import MANY_WORKERS, report_seconds
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
@@ -50,6 +50,7 @@ class Membership:
     def __post_init__(self) -> None:
         #: Seconds for which a worker counts as alive after a heartbeat.
         self._lease = self.throttle.settings.lease
+        self._store = self.throttle.store
         self._definitions: Mapping[bytes, bytes] = {}
         self._replied_at = 0.0
         #: Sends them; of all shards on the server.
@@ -67,6 +68,12 @@ class Membership:
         longest = tuning.RULES_POLL_SECONDS if has_rules else tuning.MAX_HEARTBEAT_SECONDS
         return min(self._lease / 3, longest)
 
+    @property
+    def may_skip(self) -> bool:
+        """Whether every other heartbeat may be left out: there are so many workers."""
+        is_home = self.throttle.plans.fence is None
+        return not is_home and (self.reported_workers or 1) > MANY_WORKERS
+
     def start(self) -> None:
         """Send the first heartbeat; the server need not answer."""
         if self.throttle.limits:
@@ -77,10 +84,10 @@ class Membership:
     def stop(self) -> None:
         """Leave: the other workers may use more of each limit during an outage."""
         self.heartbeats.stop()
-        # The other workers report the queues that they consume as well within REPORT_SECONDS.
-        earlier = CONSUMED_SECONDS - REPORT_SECONDS
+        # By then the other workers have reported the queues that they consume as well.
+        earlier = CONSUMED_SECONDS - report_seconds(self.reported_workers or 1)
         with suppress(StoreError):  # then the worker counts as alive until its lease runs out
-            self._call(-to_us(earlier))
+            self._store.probe(self._call(-to_us(earlier)))
 
     def reconnect(self) -> None:
         """Call the server, which is lost, again and again until it is back."""
@@ -116,8 +123,17 @@ class Membership:
     def send(self) -> bool:
         """Send a heartbeat; return whether the server answered."""
         try:
-            reply = self._call(to_us(self._lease))
+            return self.receive(self._store.probe(self.call()))
         except StoreError:
+            return False
+
+    def call(self) -> Call:
+        """Return the call of a heartbeat."""
+        return self._call(to_us(self._lease))
+
+    def receive(self, reply: list[Any] | StoreError) -> bool:
+        """Record the reply to a heartbeat, or its error; return whether the server answered."""
+        if isinstance(reply, StoreError):
             return False
         self.reported_workers, self.quarantined, newest_change, deleted, *fields = reply
         self.newest_change = newest_change.decode()
@@ -126,16 +142,14 @@ class Membership:
         self.queues.note_deleted(deleted)
         return True
 
-    def _call(self, lease_us: int) -> list[Any]:
+    def _call(self, lease_us: int) -> Call:
         keys, in_use = self.throttle.keys, self.names_in(self.throttle.limits)
         pauses = [keys.pause(LimitRef(name, None)) for name in in_use]
         queue_keys, queue_args = self.queues.heartbeat_arguments()
         names = [keys.membership, keys.limits, keys.quarantine, *queue_keys, *pauses]
         args: list[Argument] = ["", self.worker, lease_us, tuning.HEARTBEAT_DEFINITION_COUNT]
         with_keys = " ".join(self.names_in(self.throttle.limits_with_keys()))
-        call = Call(script("heartbeat"), names, [*args, *queue_args, with_keys, *in_use])
-        reply: list[Any] = self.throttle.store.probe(call)
-        return reply
+        return Call(script("heartbeat"), names, [*args, *queue_args, with_keys, *in_use])
 
 
 class Heartbeats:
@@ -147,6 +161,7 @@ class Heartbeats:
 
     def __init__(self, memberships: Sequence[Membership]) -> None:
         self._memberships = memberships
+        self._store = memberships[0].throttle.store
         self._interval = min(membership.interval for membership in memberships)
         self._wakeup = threading.Event()
         self._stopped = False
@@ -178,15 +193,17 @@ class Heartbeats:
         self._wakeup.set()
 
     def _run(self) -> None:
+        skips = False
         while not self._stopped:
             if self._is_lost:
+                skips = False
                 time.sleep(tuning.RECONNECT_SECONDS)
             else:
-                self._wakeup.wait(self._interval)
+                skips = not self._wakeup.wait(self._interval) and not skips
                 self._wakeup.clear()
                 if self._is_lost:
                     continue
-            answered = [] if self._stopped else self._send_all()
+            answered = [] if self._stopped else self._send_all(skips=skips)
             if self._is_lost and answered:
                 self._is_lost = False
                 for each in self._memberships:
@@ -194,12 +211,19 @@ class Heartbeats:
             for each in answered:
                 each.on_heartbeat()
 
-    def _send_all(self) -> list[Membership]:
-        """Send the heartbeats; return those that were answered, none if the server is lost."""
-        answered = []
-        for each in self._memberships:
-            if each.send():
-                answered.append(each)
-            elif each.throttle.store.breaker.is_open:  # so would all others wait for the timeout
+    def _send_all(self, *, skips: bool) -> list[Membership]:
+        """Send the heartbeats in one round trip; return those that were answered.
+
+        `skips`: leave out those that may be left out. If the server is lost, the first heartbeat
+        finds out whether it is back.
+        """
+        if self._store.breaker.is_open:
+            self._memberships[0].send()
+            if self._store.breaker.is_open:
                 return []
-        return answered
+        due = [each for each in self._memberships if not (skips and each.may_skip)]
+        try:
+            replies = self._store.run_all([each.call() for each in due])
+        except StoreError:
+            return []
+        return [each for each, reply in zip(due, replies, strict=True) if each.receive(reply)]

@@ -5,6 +5,7 @@ All of this runs in the thread of the heartbeats: a server that does not answer 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -80,15 +81,18 @@ class StatusReport:
             self._logged_ungated.add(ungated)
             logger.warning("Ungated task %s", ungated_text(ungated))
 
-    def run(self, newest_change: str) -> None:
+    def run(self, newest_change: str, workers: int) -> None:
         """Report what has happened since the last call. Raises no error of the server.
 
         Args:
             newest_change: id of the newest change of a limit; empty: there is none.
+            workers: the number of live workers, which share the work.
         """
+        # With a random part, as many workers may have started at one time.
+        share = max(1.0, random.uniform(0.5, 1.5) * workers / tuning.REPORTING_WORKERS)
         try:
             if time.monotonic() >= self._next_record_at:
-                self._next_record_at = time.monotonic() + MIN_RECORD_SECONDS
+                self._next_record_at = time.monotonic() + MIN_RECORD_SECONDS * share
                 self._run_plan(record_totals(self._observer))  # the first worker does
             if self._ungated:
                 ungated, self._ungated = self._ungated, set()
@@ -96,7 +100,7 @@ class StatusReport:
             if newest_change != self._last_change:
                 self._log_changes()
             if time.monotonic() >= self._next_report_at:
-                self._next_report_at = time.monotonic() + _REPORT_SECONDS
+                self._next_report_at = time.monotonic() + _REPORT_SECONDS * share
                 self.stranded = self._run_plan(find_stranded(self._observer))
                 self._warn_of_stranded()
                 self._log_waiting()

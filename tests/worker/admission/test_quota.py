@@ -12,7 +12,7 @@ from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle import Throttle, UnknownLimitError
+from celery_throttle import StoreError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker.admission import gate, quota
@@ -65,8 +65,11 @@ class Bench:
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
+        #: The calls that the timers make later.
+        self.timers: list[Callable[[], None]] = []
+        timers: Any = SimpleNamespace(call_after=self._call_after)
         self.quota = Quota(
-            self.throttle, Backoff(NOWHERE), NOWHERE, NOWHERE, queued=lambda: self.waiting
+            self.throttle, Backoff(NOWHERE), timers, NOWHERE, queued=lambda: self.waiting
         )
         self.calls = 0
         run = self.throttle.store.run
@@ -76,6 +79,10 @@ class Bench:
             return run(call)
 
         monkeypatch.setattr(self.throttle.store, "run", counted)
+
+    def _call_after(self, _: float, call: Callable[[], None]) -> object:
+        self.timers.append(call)
+        return call
 
     def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task."""
@@ -178,6 +185,71 @@ def test_a_worker_with_time_asks_for_each_task_alone(bench: Bench, task: Any) ->
     bench.waiting = bench.waiting[1:]
     assert bench.take(tenant_of(1)) == 0.0
     assert bench.calls == 2
+
+
+def test_units_that_no_task_used_in_time_are_given_back(bench: Bench, task: Any) -> None:
+    """The worker stood still: each task starts, with the unit of its tenant, which has only one."""
+    bench.make_busy()
+    bench.waiting = bench.requests(task, range(1, 6))
+    assert bench.take(tenant_of(0)) == 0.0
+    assert bench.take(tenant_of(1)) == 0.0
+    assert bench.calls == 1
+    bench.now += HORIZON + 0.001
+    bench.waiting = []
+    assert [bench.take(tenant_of(tenant)) for tenant in (2, 3, 4, 5)] == [0.0] * 4
+    bench.now += HORIZON + 0.001
+    bench.quota.give_back()
+    assert [bench.take(tenant_of(tenant)) for tenant in range(6)] == [None] * 6
+
+
+def test_they_are_given_back_although_no_other_task_comes(bench: Bench, task: Any) -> None:
+    bench.make_busy()
+    bench.waiting = bench.requests(task, range(1, 6))
+    assert bench.take(tenant_of(0)) == 0.0
+    (alarm,) = bench.timers
+    alarm()  # they may be used at this time
+    assert bench.throttle["tenant", 1].peek(0).remaining == 0
+    bench.now += HORIZON + 0.001
+    bench.timers[-1]()
+    remaining = [bench.throttle["tenant", tenant].peek(0).remaining for tenant in range(6)]
+    assert remaining == [0, 1, 1, 1, 1, 1]
+    assert bench.quota.use(tenant_of(1)) is None
+    assert len(bench.timers) == 2
+
+
+def test_a_unit_is_given_back_by_one_call_even_if_it_fails(bench: Bench, task: Any) -> None:
+    """It may have been executed; then the unit would be given back once more."""
+    bench.make_busy()
+    bench.waiting = bench.requests(task, range(1, 2))
+    assert bench.take(tenant_of(0)) == 0.0
+    bench.now += HORIZON + 0.001
+    run = bench.throttle.store.run
+
+    def fail(call: Any) -> Any:
+        run(call)
+        raise StoreError("no reply")
+
+    bench.throttle.store.run = fail  # type: ignore[method-assign]
+    bench.quota.give_back()
+    bench.throttle.store.run = run  # type: ignore[method-assign]
+    assert bench.take(tenant_of(1)) == 0.0
+    bench.quota.give_back()
+    assert bench.throttle["tenant", 1].peek(0).remaining == 0
+
+
+def test_the_unit_of_a_task_with_a_process_is_used_however_late(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker stood still between the reply and the start."""
+    call = bench.quota._call
+
+    def stand_still(*want: Any) -> float:
+        replied_at = call(*want)
+        bench.now += HORIZON + 0.001
+        return replied_at
+
+    monkeypatch.setattr(bench.quota, "_call", stand_still)
+    assert bench.take(one("never")) == 0.0
 
 
 def test_a_full_limit_is_not_asked_again_at_once(bench: Bench) -> None:

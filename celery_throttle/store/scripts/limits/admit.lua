@@ -5,11 +5,13 @@
 --       3   how many tasks
 --       4   '1' if any requirement has a key
 --       then per task: how many times its cost is wanted, how many requirements it has. No more is taken than the
---       limit gives in one second: what the worker does not use is lost;
+--       limit gives in one second: what the worker does not use of that is lost;
 --       then the requirements
 -- Reply per task
---       {1, times, at once, wait of the first later one (us), interval (ns), lifetime (us)}   taken so many times: some
---                             at once, the others from the wait on, one interval apart; all expire after the lifetime
+--       {1, times, at once, wait of the first later one (us), interval (ns), lifetime (us), marks}   taken so many times:
+--                             some at once, the others from the wait on, one interval apart; all expire after the
+--                             lifetime. Marks, see `take_marks.lua`, if the task has no process yet, and a limit takes
+--                             more than a second to give its cost again: the worker gives back what it does not use
 --       {0}                   refused: a limit is full; or tasks wait in a line, whose end it has to join; or there is
 --                             no room for its key; or it needs a slot, which this script does not take
 --       {-1, index, burst}    its cost can never pass
@@ -37,7 +39,18 @@ local function times_of(limit, wanted)
   return times, times, 0
 end
 
-local function admit(requirements, wanted, is_blocked)
+-- Whether a limit takes more than a second to give its cost again.
+local function is_slow(requirements)
+  for _, requirement in ipairs(requirements) do
+    for _, limit in ipairs(requirement.limits) do
+      if 1e12 * limit.q < limit.cost * limit.p then
+        return true
+      end
+    end
+  end
+end
+
+local function admit(requirements, wanted, is_blocked, is_ahead)
   local wait, bottleneck, component = decide(requirements, true)
   if wait < 0 then
     return { -1, bottleneck, requirements[bottleneck].limits[component].burst }
@@ -54,7 +67,7 @@ local function admit(requirements, wanted, is_blocked)
     first.cost = first.cost * times
   end
   commit(requirements, now + wait, times)
-  local lifetime = horizon
+  local lifetime, marks = horizon, is_ahead and is_slow(requirements) and take_marks()(requirements) or nil
   for _, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do
       if limit.tag == FIXED_WINDOW then
@@ -62,7 +75,7 @@ local function admit(requirements, wanted, is_blocked)
       end
     end
   end
-  return { 1, times, at_once, later, interval, lifetime }
+  return { 1, times, at_once, later, interval, lifetime, marks }
 end
 
 local function has_slots(requirement)
@@ -81,6 +94,6 @@ for i = 1, tasks do
     requirements[j] = all[n]
     is_blocked = is_blocked or tonumber(backlogs[n] or 0) > 0 or has_slots(all[n])
   end
-  replies[i] = admit(requirements, tonumber(ARGV[3 + 2 * i]), is_blocked)
+  replies[i] = admit(requirements, tonumber(ARGV[3 + 2 * i]), is_blocked, i > 1)
 end
 return replies

@@ -101,9 +101,9 @@ local WAKE_UP_DELAY = 5000
 -- The member of `polls` whose score is minus the gap (us) between two polls.
 local GAP = ' '
 
--- How many polls of other workers a call looks at; and the workers of a queue above which each polls less often while it
--- has nothing to do.
-local MOST_POLLS, IDLE_WORKERS = 64, 100
+-- How many polls of other workers a call looks at. And how long (us) the workers of a queue for which nothing is due sleep
+-- between two polls in all, before each polls less often: 100 workers that poll every second, or 10 that poll every ten.
+local MOST_POLLS, IDLE_SLEEP = 64, 100000000
 
 -- When (us) other workers poll a queue, from a time (us) on.
 local function other_polls(queue, from)
@@ -190,7 +190,8 @@ end
 
 -- When (us) this worker polls a queue for which nothing is due soon: the more workers do so, the less often each polls.
 local function idle_poll_time(polls)
-  return now + math.floor(call.max_sleep * math.max(1, redis.call('ZCOUNT', polls, now, '+inf') / IDLE_WORKERS))
+  local sleep = redis.call('ZCOUNT', polls, now, '+inf') * call.max_sleep
+  return now + math.floor(call.max_sleep * math.max(1, sleep / IDLE_SLEEP))
 end
 
 -- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
