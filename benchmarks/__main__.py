@@ -39,6 +39,7 @@ NAMES = (
     "server",
     "paced",
     "workers",
+    "shards",
     "steps",
     "slots",
     "forecasts",

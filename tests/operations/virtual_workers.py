@@ -1,15 +1,16 @@
 """Workers in virtual time: they poll, run tasks and report by the real scripts, at given times.
 
 What they decide is in `worker/claims/poller.py`. Their loops may be late: each timer fires some
-microseconds after its time. A worker can be stopped for good.
+microseconds after its time. A worker can be stopped for good. With several shards, the most overdue
+one is polled first, as long as a process is free.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
@@ -23,62 +24,95 @@ WAKE_UP_DELAY = round(tuning.MIN_WAKEUP_INTERVAL_SECONDS * SECOND)
 REPORT_DELAY = round(tuning.SETTLE_REPORT_SECONDS * SECOND)
 
 
-@dataclass
+@dataclass(eq=False)
+class Shard:
+    """What a worker knows of one shard. Times are microseconds."""
+
+    number: int
+    poll_at: int | None = None
+    report_at: int | None = None
+    replied_at: int = 0
+    is_expected: bool = False  #: whether others expect it to poll
+    settled: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class Worker:
     """What one worker knows. Times are microseconds."""
 
     name: str
     free: int  #: processes, less the tasks that run and those that are booked
     idle: int  #: processes that run no task
-    poll_at: int | None = None
-    report_at: int | None = None
-    replied_at: int = 0
+    shards: list[Shard]
     is_queued: bool = False  #: whether it polls as soon as a process is free
-    is_expected: bool = False  #: whether others expect it to poll
     is_stopped: bool = False
-    settled: list[int] = field(default_factory=list)
-    #: Tokens of tasks for which no process was free at their start, with that time.
-    queue: list[tuple[int, int]] = field(default_factory=list)
+    #: Tasks for which no process was free at their start: shard, token and that time.
+    queue: list[tuple[Shard, int, int]] = field(default_factory=list)
 
 
 @dataclass
 class Workers:
-    """Runs tasks of one length, for workers with some processes each."""
+    """Runs tasks of one length, for workers with some processes each.
 
-    lines: Protocol
+    ``lines`` may be several protocols, of the same clock: each is a shard.
+    """
+
+    lines: Protocol | Sequence[Protocol]
     number: int
     processes: int = 1
     task: int = 5_000  #: the length (us) of a task
     lateness: Callable[[], int] = lambda: 0
+    poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS
     #: Calls by kind: that found something or nothing, that passed a poll or only settled.
     calls: Counter[str] = field(default_factory=Counter)
-    #: The times of the starts, by limit and key.
+    #: Calls of each shard.
+    calls_of: Counter[int] = field(default_factory=Counter)
+    #: The times of the starts, by limit and key; of several shards by these and the shard.
     starts: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     longest_delay: int = 0  #: of a start, until a process was free
 
     def __post_init__(self) -> None:
+        self._shards = [self.lines] if isinstance(self.lines, Protocol) else [*self.lines]
+        self._clock = self._shards[0].clock
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self.all = [
-            Worker(f"w{number}", self.processes, self.processes) for number in range(self.number)
+            Worker(
+                f"w{number}",
+                self.processes,
+                self.processes,
+                [Shard(shard) for shard in range(len(self._shards))],
+            )
+            for number in range(self.number)
         ]
         for number, worker in enumerate(self.all):
-            self._set_poll(worker, self.lines.now + 1_000 * number)
+            for shard in worker.shards:
+                self._set_poll(worker, shard, self._clock.now + 1_000 * number)
 
     def run(self, seconds: float) -> None:
         """Let the workers run for some seconds."""
-        lines, end = self.lines, self.lines.now + round(seconds * SECOND)
-        with self._listen() as self._hear:
+        clock, end = self._clock, self._clock.now + round(seconds * SECOND)
+        with ExitStack() as channels:
+            self._hear = [channels.enter_context(self._listen(shard)) for shard in self._numbered()]
             while self._events and self._events[0][0] < end:
                 at, _, event = heapq.heappop(self._events)
-                lines.now = max(lines.now, at)
+                clock.now = max(clock.now, at)
                 event()
-        lines.now = end
+        clock.now = end
 
-    def wake(self, worker: Worker) -> None:
-        """Let a worker poll now, such as one that had been stopped."""
-        worker.poll_at = None
-        self._set_poll(worker, self.lines.now)
+    def _numbered(self) -> range:
+        return range(len(self._shards))
+
+    @property
+    def now(self) -> int:
+        return self._clock.now
+
+    def wake(self, worker: Worker, *only: int) -> None:
+        """Let a worker poll now, such as one that had been stopped, or only some of its shards."""
+        for number in only or self._numbered():
+            shard = worker.shards[number]
+            shard.poll_at = None
+            self._set_poll(worker, shard, self._clock.now)
 
     def used(self, spacing: float, since: int = 0) -> float:
         """Return the share of the quota that was used by the limit or key that did worst."""
@@ -97,9 +131,9 @@ class Workers:
         heapq.heappush(self._events, (at, next(self._numbers), event))
 
     @contextmanager
-    def _listen(self) -> Iterator[Callable[[], None]]:
-        """Subscribe to the channels of the workers; what is yielded hands out their wake-ups."""
-        lines = self.lines
+    def _listen(self, number: int) -> Iterator[Callable[[], None]]:
+        """Subscribe to the channels of a shard; what is yielded hands out their wake-ups."""
+        lines = self._shards[number]
         by_channel = {lines.keys.wakeup_channel(worker.name): worker for worker in self.all}
         with lines.client.pubsub() as channels:
             channels.subscribe(*by_channel)
@@ -110,71 +144,85 @@ class Workers:
                 channels.ping()
                 while (message := channels.get_message(timeout=5))["type"] != "pong":
                     worker = by_channel[message["channel"].decode()]
-                    recent = lines.now - worker.replied_at < WAKE_UP_DELAY
-                    self._set_poll(worker, lines.now + WAKE_UP_DELAY * recent)
+                    shard, now = worker.shards[number], self._clock.now
+                    recent = now - shard.replied_at < WAKE_UP_DELAY
+                    self._set_poll(worker, shard, now + WAKE_UP_DELAY * recent)
 
             yield hear
 
-    def _set_poll(self, worker: Worker, at: int) -> None:
-        if worker.poll_at is None or at < worker.poll_at:
-            worker.poll_at = at
+    def _set_poll(self, worker: Worker, shard: Shard, at: int) -> None:
+        if shard.poll_at is None or at < shard.poll_at:
+            shard.poll_at = at
             self._later(at + self.lateness(), lambda: self._poll_next(worker))
 
     def _poll_next(self, worker: Worker) -> None:
-        now, at = self.lines.now, worker.poll_at
-        if worker.is_stopped or at is None or at > now:
+        now = self._clock.now
+        due = [one for one in worker.shards if one.poll_at is not None and one.poll_at <= now]
+        if worker.is_stopped or not due:
             return
         if worker.free > 0:
-            worker.poll_at = None
-            self._poll(worker)
+            shard = min(due, key=lambda one: one.poll_at or 0)
+            shard.poll_at = None
+            self._poll(worker, shard)
+            if len(due) > 1:
+                self._later(now, lambda: self._poll_next(worker))
             return
         worker.is_queued = True
-        if worker.is_expected:
-            worker.is_expected = False
-            self._call(worker, "pass", ("q",))
+        for shard in due:
+            if shard.is_expected:
+                shard.is_expected = False
+                self._call(worker, shard, "pass", ("q",))
 
-    def _poll(self, worker: Worker) -> None:
-        now, free = self.lines.now, worker.free
+    def _poll(self, worker: Worker, shard: Shard) -> None:
+        now, free = self._clock.now, worker.free
+        lines = self._shards[shard.number]
         soon_free = self.processes - free if self.task <= SHORT_TASK else 0
-        for row in self._call(worker, "found", ("q",), free + soon_free, free):
-            self.starts[row.field].append(now + row.starts)
+        for row in self._call(worker, shard, "found", ("q",), free + soon_free, free=free):
+            at = now + row.starts
+            self.starts[f"{row.field}{lines.keys.prefix}" if shard.number else row.field].append(at)
             worker.free -= 1
-            self._later(now + row.starts, partial(self._begin, worker, row.token, now + row.starts))
-        worker.is_expected = self.lines.ask > 0 and worker.free > 0
-        self._set_poll(worker, now + max(0, self.lines.ask))
+            self._later(at, partial(self._begin, worker, shard, row.token, at))
+        shard.is_expected = lines.ask > 0 and worker.free > 0
+        self._set_poll(worker, shard, now + max(0, lines.ask))
 
-    def _begin(self, worker: Worker, token: int, at: int) -> None:
+    def _begin(self, worker: Worker, shard: Shard, token: int, at: int) -> None:
         if worker.idle == 0:
-            worker.queue.append((token, at))
+            worker.queue.append((shard, token, at))
             return
         worker.idle -= 1
-        self.longest_delay = max(self.longest_delay, self.lines.now - at)
-        self._later(self.lines.now + self.task, partial(self._end, worker, token))
+        self.longest_delay = max(self.longest_delay, self._clock.now - at)
+        self._later(self._clock.now + self.task, partial(self._end, worker, shard, token))
 
-    def _end(self, worker: Worker, token: int) -> None:
+    def _end(self, worker: Worker, shard: Shard, token: int) -> None:
         worker.free += 1
         worker.idle += 1
-        worker.settled.append(token)
-        if worker.report_at is None:
-            worker.report_at = self.lines.now + REPORT_DELAY
-            self._later(worker.report_at, lambda: self._report(worker))
+        shard.settled.append(token)
+        if shard.report_at is None:
+            shard.report_at = self._clock.now + REPORT_DELAY
+            self._later(shard.report_at, lambda: self._report(worker, shard))
         if worker.queue:
             self._begin(worker, *worker.queue.pop(0))
         if worker.is_queued and worker.free > 0:
             worker.is_queued = False
             self._poll_next(worker)
 
-    def _report(self, worker: Worker) -> None:
-        at = worker.report_at
-        if not worker.is_stopped and at is not None and at <= self.lines.now:
-            self._call(worker, "settle", ())
+    def _report(self, worker: Worker, shard: Shard) -> None:
+        at = shard.report_at
+        if not worker.is_stopped and at is not None and at <= self._clock.now:
+            self._call(worker, shard, "settle", ())
 
     def _call(
-        self, worker: Worker, kind: str, queues: tuple[str, ...], room: int = 0, free: int = 0
+        self,
+        worker: Worker,
+        shard: Shard,
+        kind: str,
+        queues: tuple[str, ...],
+        room: int = 0,
+        *,
+        free: int = 0,
     ) -> list[Claimed]:
-        settled, worker.settled, worker.report_at = worker.settled, [], None
-        lines = self.lines
-        rows = lines.claim(
+        settled, shard.settled, shard.report_at = shard.settled, [], None
+        rows = self._shards[shard.number].claim(
             worker.name,
             room,
             queues=queues,
@@ -182,8 +230,10 @@ class Workers:
             free=free,
             moment=HORIZON,
             settled=settled,
+            poll_interval=self.poll_interval,
         )
         self.calls["nothing" if kind == "found" and not rows else kind] += 1
-        worker.replied_at = lines.now
-        self._hear()
+        self.calls_of[shard.number] += 1
+        shard.replied_at = self._clock.now
+        self._hear[shard.number]()
         return rows

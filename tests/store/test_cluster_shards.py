@@ -81,6 +81,7 @@ class Site:
 @pytest.fixture
 def make_site(cluster: Cluster) -> Iterator[Callable[[float], Site]]:
     sites: list[Site] = []
+
     def make(timeout: float) -> Site:
         sites.append(Site(cluster, timeout))
         return sites[-1]

