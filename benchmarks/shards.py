@@ -57,7 +57,7 @@ def run(options: Options) -> Result:
     for workers in (10, 100) if options.quick else (10, 100, 1_000):
         for shards, nodes in fleets:
             found = list(_fleet(workers, shards, nodes, options))
-            busy[workers, shards] = found[1].ours
+            busy[workers, shards] = found[1].value
             figures += found
     for shards, _ in fleets:
         calls = [some for (_, of), some in busy.items() if of == shards]
