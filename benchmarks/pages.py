@@ -54,6 +54,8 @@ def _replaced(block: re.Match[str]) -> str:
     if not file.exists():
         return block[0]
     report = json.loads(file.read_text(encoding="utf-8"))
+    if report["quick"]:
+        raise SystemExit(f"{file} is of a run with --quick: pages show whole ones")
     figures = [Figure(**figure) for figure in report["figures"]]
     theirs = report["theirs"]
     rows = _figure_rows(figures, theirs) if theirs else _subject_rows(figures)

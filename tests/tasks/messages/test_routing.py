@@ -35,8 +35,8 @@ def test_patterns(pattern: str, meant: list[str], not_meant: list[str], driver_t
 def test_a_star_stands_for_one_word(pattern: str, key: str) -> None:
     queue = Queue("q", TOPIC, pattern)
     assert not is_bound(queue, "topic", key, "amqp")
-    # Where kombu routes, its version decides: before 5.6 a star may stand for several words.
-    assert is_bound(queue, "topic", key, "redis") == version("kombu").startswith("5.5.")
+    # Where kombu routes, its version decides: before 5.7 a star may stand for several words.
+    assert is_bound(queue, "topic", key, "redis") == version("kombu").startswith(("5.5.", "5.6."))
 
 
 @pytest.mark.parametrize(("pattern", "key"), [("a.#", "a"), ("#.b", "b"), ("a.#.b", "a.b")])
