@@ -109,8 +109,11 @@ def test_a_function_that_is_wrong_fails_only_its_task(begin: Callable[..., Worke
         assert str(caught.value).startswith("task 'wrong'")
 
 
-def test_a_slow_function_delays_only_its_task(site: Site, begin: Callable[..., Worker]) -> None:
-    begin(concurrency=1)
+@pytest.mark.pools("prefork", "threads", "gevent", "eventlet")
+def test_a_slow_function_delays_only_its_task(
+    site: Site, begin: Callable[..., Worker], pool: str
+) -> None:
+    begin(pool=pool, concurrency=1)
     wrong, chunks = computed.app.tasks["wrong"], computed.app.tasks["wrong"].chunks([["blocks"]], 1)
     slow = [*(wrong.delay("blocks") for _ in range(9)), chunks.apply_async()[0]]
     assert computed.app.tasks["lengthy"].delay([], None).get(timeout=30) == "sent"
