@@ -107,7 +107,7 @@ class Limiter(ShardedCore):
         for name, written in (limits or {}).items():
             if isinstance(written, LimitByKey):
                 raise LimitValueError(
-                    f"limit {name!r} is a LimitByKey, which only workers look up; allowed: in a "
+                    f"limit {name!r} is a LimitByKey, which only apps look up; allowed: in a "
                     f"Throttle, or its default, {shown(written.default)}"
                 )
         self.limits = parse_definitions(limits or {})
