@@ -30,7 +30,15 @@ from celery_throttle.limits.requirement import Costs, Requirement, make_requirem
 from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.acquire import Acquisition, Holder, Taken
-from celery_throttle.operations.plan import Action, Clock, HomeCall, Plan, StoreCall, translate
+from celery_throttle.operations.plan import (
+    Action,
+    Blocking,
+    Clock,
+    HomeCall,
+    Plan,
+    StoreCall,
+    translate,
+)
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
@@ -259,7 +267,7 @@ class LimiterCore:
 
     def _direct_call(self, requirement: Requirement, max_wait: float | None) -> Call | None:
         """Return the call that takes units without a plan: the hot path."""
-        if max_wait != 0 or self.current_run() is not None:
+        if max_wait != 0 or self.current_run() is not None or self.preparation(requirement):
             return None
         return self.plans.cached_call(requirement)
 
@@ -273,14 +281,27 @@ class LimiterCore:
     ) -> Plan[Acquisition]:
         """Return the plan that takes units, estimates or slots, or raises Throttled."""
         source = self.current_run() or self.plans
-        return source.acquire(requirement, max_wait, mode=mode, holder=holder)
+        plan = source.acquire(requirement, max_wait, mode=mode, holder=holder)
+        return self._prepared(requirement, plan)
 
     def try_acquire_plan(
         self, requirement: Requirement, max_wait: float | None
     ) -> Plan[Acquisition]:
         """Return the plan that takes units, or returns the refusal."""
         source = self.current_run() or self.plans
-        return source.try_acquire(requirement, max_wait)
+        return self._prepared(requirement, source.try_acquire(requirement, max_wait))
+
+    def acquire_up_to_plan(self, requirement: Requirement) -> Plan[Decision]:
+        """Return the plan that takes as many units as there are."""
+        return self._prepared(requirement, self.plans.acquire_up_to(requirement))
+
+    def preparation(self, requirement: Requirement) -> Callable[[], None] | None:  # noqa: ARG002  # an app's limiter has some
+        """Return what must be called before units are taken, and may block; mostly None."""
+        return None
+
+    def _prepared(self, requirement: Requirement, plan: Plan[T]) -> Plan[T]:
+        prepare = self.preparation(requirement)
+        return plan if prepare is None else _after(prepare, plan)
 
     def return_slots(self, acquisition: Acquisition) -> None:
         """Return slots that a task already held to the task; only tasks have such slots."""
@@ -322,10 +343,17 @@ class LimiterCore:
         if isinstance(action, (HomeCall, StoreCall)):
             store = self.home_store if isinstance(action, HomeCall) else action.store
             return Step(partial(store.run, action.call), partial(store.arun, action.call))
+        if isinstance(action, Blocking):
+            return Step(action.function, partial(asyncio.to_thread, action.function))
         seconds = action.seconds
         sleep: Callable[[float], Any] = time.sleep if self.clock is None else self.clock.advance
         asleep: Callable[[float], Any] = asyncio.sleep if self.clock is None else sleep
         return Step(partial(_block, sleep, seconds), partial(asleep, seconds) if seconds else _pass)
+
+
+def _after(prepare: Callable[[], None], plan: Plan[T]) -> Plan[T]:
+    yield Blocking(prepare)
+    return (yield from plan)
 
 
 def _pass() -> None:

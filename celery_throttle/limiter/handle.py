@@ -114,12 +114,12 @@ class LimitHandle:
             whole. If no units are available, the decision is a refusal.
         """
         requirement = self.limiter.require_up_to([self.ref], most)
-        return self.limiter.run_plan(self.limiter.plans.acquire_up_to(requirement))
+        return self.limiter.run_plan(self.limiter.acquire_up_to_plan(requirement))
 
     async def aacquire_up_to(self, most: Cost) -> Decision:
         """The asyncio twin of :meth:`acquire_up_to`."""
         requirement = self.limiter.require_up_to([self.ref], most)
-        return await self.limiter.arun_plan(self.limiter.plans.acquire_up_to(requirement))
+        return await self.limiter.arun_plan(self.limiter.acquire_up_to_plan(requirement))
 
     def peek(self, cost: Cost = 1) -> Decision:
         """Return the decision that :meth:`try_acquire` would return now, and take nothing.

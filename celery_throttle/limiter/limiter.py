@@ -107,7 +107,7 @@ class Limiter(ShardedCore):
         for name, written in (limits or {}).items():
             if isinstance(written, LimitByKey):
                 raise LimitValueError(
-                    f"limit {name!r} is a LimitByKey, which only workers look up; allowed: in a "
+                    f"limit {name!r} is a LimitByKey, which only apps look up; allowed: in a "
                     f"Throttle, or its default, {shown(written.default)}"
                 )
         self.limits = parse_definitions(limits or {})
@@ -181,11 +181,11 @@ class Limiter(ShardedCore):
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
         """Take as many units as all limits allow, at most ``most``, the same number from each."""
-        return self.run_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
+        return self.run_plan(self.acquire_up_to_plan(self.require_up_to(limits, most)))
 
     async def aacquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
         """The asyncio twin of :meth:`acquire_up_to`."""
-        return await self.arun_plan(self.plans.acquire_up_to(self.require_up_to(limits, most)))
+        return await self.arun_plan(self.acquire_up_to_plan(self.require_up_to(limits, most)))
 
     def peek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
         """Return the decision that :meth:`try_acquire` would return now, and take nothing."""

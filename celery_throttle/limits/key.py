@@ -94,6 +94,11 @@ def format_key(key: str) -> str:
     return ":".join(map(_format_part, key.split(":")))
 
 
+def ref_text(ref: LimitRef) -> str:
+    """Return a limit and key as people write them: ``mail:42``."""
+    return f"{ref.name}:{format_key(ref.key or '')}"
+
+
 def _format_part(part: str) -> str:
     text = unquote_to_bytes(part).decode("utf-8", "replace")
     is_safe = text.isprintable() and not {*":%"} & {*text} and _parse_part(text) == part

@@ -35,7 +35,8 @@ class LimitByKey:
             key: a text, a :class:`Limit`, or a list of these.
         function: Called with the parts of the key as texts, as commands show them: ``"42"`` for
             the key 42. It returns a definition like ``default``, or None. Workers call it in a
-            thread when a task first needs the key, and then every ``refresh``.
+            thread when a task first needs the key, and then every ``refresh``. So do calls outside
+            of tasks and in their bodies, by the caller itself; for asyncio, in a thread.
         refresh: Seconds, or a text such as ``"5m"``, between two calls for a key; default 60.
 
     Raises:

@@ -54,8 +54,15 @@ class StoreCall:
     call: Call
 
 
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A step of a plan that calls a function which may block; asyncio calls it in a thread."""
+
+    function: Callable[[], None]
+
+
 #: What a plan yields.
-Action = Call | HomeCall | StoreCall | Sleep
+Action = Call | HomeCall | StoreCall | Sleep | Blocking
 
 Plan = Generator[Action, Any, T]
 

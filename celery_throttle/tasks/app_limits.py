@@ -10,9 +10,11 @@ from math import inf
 from typing import Any, cast
 
 from celery import Celery, Task, _state
+from celery.utils.log import get_logger
 
 from celery_throttle.errors import (
     ConfigurationError,
+    LimitFunctionError,
     RulesError,
     StoreError,
     ThrottleError,
@@ -22,9 +24,9 @@ from celery_throttle.limiter.backend import Backend, disabled_backend, make_back
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limiter.parts import MakePart, Parts, backend_of_parts
 from celery_throttle.limits.duration import to_us
-from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.key import LimitRef, ref_text
 from celery_throttle.limits.limit import Limits
-from celery_throttle.limits.requirement import LimitByKey
+from celery_throttle.limits.requirement import LimitByKey, Requirement
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import note_change, put_looked_up
@@ -39,13 +41,15 @@ from celery_throttle.tasks.settings import Settings
 from celery_throttle.tasks.step_out import SwallowedWaits
 from celery_throttle.tasks.task_limits import TaskLimits
 
+logger = get_logger(__name__)
+
 #: A state that says nothing: the result backend stores no state of a task that waits.
 _NO_STATE = "PENDING"
 
 #: For how long the server keeps what was looked up for a key: the longer of seconds and intervals.
 _KEPT_SECONDS, _KEPT_INTERVALS = 86_400.0, 10
 
-#: Keys that a process which sends tasks remembers as looked up.
+#: Keys that a process remembers as looked up.
 _MAX_LOOKED_UP = 10_000
 
 
@@ -195,17 +199,46 @@ class AppLimits(Limiter):
         )
 
     def look_up_keys(self, refs: Iterable[LimitRef]) -> None:
-        """Look up keys for tasks that this process puts into lines, each now and then."""
+        """Look up keys that this process uses, each now and then. It may block.
+
+        If the function of a key fails later, the limit that it gave before stays in force.
+
+        Raises:
+            LimitFunctionError: a function failed.
+        """
+        for ref in self._unknown_keys(refs):
+            is_known = ref in self._looked_up
+            try:
+                self.look_up_key(ref, self.settings.limits_by_key[ref.name])
+            except LimitFunctionError as error:
+                if not is_known:
+                    raise
+                logger.warning("The limit of %s stays as it is: %s", ref_text(ref), error)
+            if len(self._looked_up) >= _MAX_LOOKED_UP:
+                self._looked_up.clear()
+            self._looked_up[ref] = time.monotonic()
+
+    def _unknown_keys(self, refs: Iterable[LimitRef]) -> list[LimitRef]:
+        """Return the keys that are to be looked up: they are new, or it is time."""
         by_name = self.settings.limits_by_key
-        for ref in refs if by_name else ():
-            written, now = by_name.get(ref.name), time.monotonic()
-            if written is None or ref.key is None:
-                continue
-            if now - self._looked_up.get(ref, -inf) > written.refresh_seconds:
-                self.look_up_key(ref, written)
-                if len(self._looked_up) >= _MAX_LOOKED_UP:
-                    self._looked_up.clear()
-                self._looked_up[ref] = now
+        if not by_name or not self.settings.has_server or is_memory_url(self.settings.url):
+            return []
+        now, known = time.monotonic(), self._looked_up
+        return [
+            ref
+            for ref in refs
+            if ref.key is not None
+            and ref.name in by_name
+            and now - known.get(ref, -inf) > by_name[ref.name].refresh_seconds
+        ]
+
+    def preparation(self, requirement: Requirement) -> Callable[[], None] | None:
+        """Return what looks keys up that are new, or that it is time for; None if there are none.
+
+        So calls outside of tasks, and in their bodies, have the limits of their keys.
+        """
+        refs = requirement.refs
+        return partial(self.look_up_keys, refs) if self._unknown_keys(refs) else None
 
     @cached_property
     def keys(self) -> Keys:  # type: ignore[override]  # read at first use

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from celery_throttle import (
     KeyTemplateError,
     Limiter,
     LimitFunctionError,
+    Throttled,
     UnknownLimitError,
 )
 from tests.apps import computed
@@ -106,8 +109,11 @@ def test_a_function_that_is_wrong_fails_only_its_task(begin: Callable[..., Worke
         assert str(caught.value).startswith("task 'wrong'")
 
 
-def test_a_slow_function_delays_only_its_task(site: Site, begin: Callable[..., Worker]) -> None:
-    begin(concurrency=1)
+@pytest.mark.pools("prefork", "threads", "gevent", "eventlet")
+def test_a_slow_function_delays_only_its_task(
+    site: Site, begin: Callable[..., Worker], pool: str
+) -> None:
+    begin(pool=pool, concurrency=1)
     wrong, chunks = computed.app.tasks["wrong"], computed.app.tasks["wrong"].chunks([["blocks"]], 1)
     slow = [*(wrong.delay("blocks") for _ in range(9)), chunks.apply_async()[0]]
     assert computed.app.tasks["lengthy"].delay([], None).get(timeout=30) == "sent"
@@ -239,3 +245,39 @@ def test_who_sends_a_task_to_its_line_looks_its_key_up(
     wait_until(lambda: site.notes("runs") == ["ada"] * 2, "as many run as the key allows")
     site.client.hset("limits", "ada", "3/h burst 3")
     wait_until(lambda: site.notes("runs") == ["ada"] * 3, "a change applies to waiting tasks")
+
+
+def test_calls_outside_of_tasks_look_their_keys_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setattr(computed, "STORE", redis_url)
+    limits = {"ada": "2/h burst 2", "bob": "raise", "eve": "3/h burst 3"}
+    site.client.hset("limits", mapping=limits)
+    throttle = computed.make_app(redis_url).throttle  # type: ignore[attr-defined]  # the Throttle
+    ada, bob, eve = (throttle["user", key] for key in limits)
+    assert [ada.try_acquire().allowed for _ in range(3)] == [True, True, False]
+    assert {*site.notes("lookups")} == {"ada"}
+    with pytest.raises(LimitFunctionError, match="raised LookupError: 'no such plan'"):
+        bob.acquire()
+    assert asyncio.run(eve.aacquire_up_to(9)).granted == 3
+    site.client.hset("limits", "eve", "raise")
+    wait_until(
+        lambda: not eve.try_acquire() and site.notes("lookups").count("eve") > 1,
+        "it is looked up again",
+    )
+    assert site.limiter["user", "eve"].status().clauses == ("3/h burst 3",)
+    site.client.hset("limits", "ada", "1000/s burst 50")
+    wait_until(lambda: ada.try_acquire().allowed, "a change applies")
+
+
+@pytest.mark.usefixtures("site")
+def test_a_lookup_blocks_no_event_loop(monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    monkeypatch.setattr(computed, "STORE", redis_url)
+    throttle = computed.make_app(redis_url).throttle  # type: ignore[attr-defined]  # the Throttle
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(computed, "note", lambda *_: threads.append(threading.current_thread()))
+    assert asyncio.run(throttle["user", "ada"].atry_acquire()).allowed
+    with pytest.raises(Throttled):
+        asyncio.run(throttle["user", "ada"].aacquire())
+    assert threads
+    assert threading.current_thread() not in threads

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.operations.plan import HomeCall, Plan, Sleep, StoreCall
+from celery_throttle.operations.plan import Blocking, HomeCall, Plan, Sleep, StoreCall
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
@@ -127,7 +127,7 @@ def run_together(
             resume = plan.throw if isinstance(reply, StoreError) else plan.send
             try:
                 step = resume(reply)
-                assert not isinstance(step, Sleep)  # noqa: S101  # see above
+                assert not isinstance(step, (Blocking, Sleep))  # noqa: S101  # see above
             except StopIteration as end:
                 results[index] = end.value
             except Exception as error:  # noqa: BLE001  # the others go on

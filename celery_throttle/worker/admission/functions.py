@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Queue
@@ -43,6 +44,7 @@ class _Call:
     calls: Sequence[LimitedCall]
     functions: _Functions
     end_wait: Callable[[Any], None]  #: brings the request to the gate
+    timer: Any = None  #: fails the task if the functions do not return
     error: Exception | None = None  #: with which the task fails
 
 
@@ -51,18 +53,16 @@ class _Functions:
     """The functions of one task."""
 
     text: str  #: the task and the functions, for messages
-    by: object  #: the limits by which they were read
-    jobs: Queue[_Call] = field(default_factory=Queue)
-    threads: int = 0
-    unfinished: set[_Call] = field(default_factory=set)  #: calls that wait for a thread or have one
-    overdue: set[_Call] = field(default_factory=set)  #: that have a thread, but their tasks failed
+    running: set[_Call] = field(default_factory=set)  #: calls that have a thread
+    overdue: set[_Call] = field(default_factory=set)  #: of these, those whose tasks have failed
+    waiting: deque[_Call] = field(default_factory=deque)  #: calls that wait for a thread
     in_place: bool = False  #: whether they are called in place
     in_row: int = 0  #: the last calls in a row that speak against that
     needed_in_row: int = tuning.FAST_FUNCTION_CALLS  #: fast calls that move them into place
 
     @property
     def are_stuck(self) -> bool:
-        """Whether no thread is left."""
+        """Whether no call of them can be made."""
         return len(self.overdue) >= tuning.FUNCTION_THREADS
 
     def note(self, seconds: float) -> None:
@@ -97,7 +97,11 @@ class FunctionCalls:
     def __init__(self, throttle: AppLimits, timers: Timers) -> None:
         self._throttle = throttle
         self._timers = timers
-        self._functions: dict[str, _Functions] = {}  # by the name of the task
+        self._functions: dict[str, _Functions] = {}  # by the text of the first one
+        #: Threads are shared by all functions: there are as many as calls have run at once.
+        self._jobs: Queue[_Call] = Queue()
+        self._running: set[_Call] = set()
+        self._threads = 0
 
     def compute(self, request: Any, end_wait: Callable[[Any], None]) -> bool:
         """Compute the limits of a request; False if they are computed in a thread.
@@ -116,7 +120,7 @@ class FunctionCalls:
                 return False
             raise call.error
         calls = calls_of(self._throttle, request)
-        functions = self._functions_of(str(request.task.name), calls)
+        functions = self._functions_of(calls)
         if functions.in_place:
             began = time.monotonic()
             try:
@@ -128,29 +132,34 @@ class FunctionCalls:
         if functions.are_stuck:
             raise functions.error()
         state.function_call = call = _Call(request, calls, functions, end_wait)
-        functions.unfinished.add(call)
-        functions.jobs.put(call)
-        if functions.threads < min(len(functions.unfinished), tuning.FUNCTION_THREADS):
-            functions.threads += 1
-            threading.Thread(target=self._run_calls, args=(functions,), daemon=True).start()
+        if len(functions.running) < tuning.FUNCTION_THREADS:
+            self._start(call)
+        else:
+            functions.waiting.append(call)
         return False
 
-    def _functions_of(self, task: str, calls: Sequence[LimitedCall]) -> _Functions:
-        limits = calls[-1].limits
-        functions = self._functions.get(task)
-        if functions is None or functions.by is not limits:  # the rules file has changed
-            texts = dict.fromkeys(each.text for each in limits.functions)
-            functions = self._functions[task] = _Functions(" or ".join(texts), limits)
+    def _functions_of(self, calls: Sequence[LimitedCall]) -> _Functions:
+        found = next(call.limits.functions for call in calls if call.limits.functions)
+        functions = self._functions.get(found[0].text)
+        if functions is None:
+            text = " or ".join(each.text for each in found)
+            functions = self._functions[found[0].text] = _Functions(text)
         return functions
+
+    def _start(self, call: _Call) -> None:
+        call.functions.running.add(call)
+        self._running.add(call)
+        call.timer = self._timers.call_after(tuning.FUNCTION_SECONDS, self._fail_overdue, (call,))
+        self._jobs.put(call)
+        if self._threads < len(self._running):
+            self._threads += 1
+            threading.Thread(target=self._run_calls, daemon=True).start()
 
     # In a thread.
 
-    def _run_calls(self, functions: _Functions) -> None:
+    def _run_calls(self) -> None:
         while True:
-            call = functions.jobs.get()
-            if call not in functions.unfinished:
-                continue
-            timer = self._timers.call_after(tuning.FUNCTION_SECONDS, self._fail_overdue, (call,))
+            call = self._jobs.get()
             began = time.monotonic()
             requirement: Requirement | None = None
             error: Exception | None = None
@@ -159,7 +168,6 @@ class FunctionCalls:
             except Exception as wrong:  # noqa: BLE001  # the thread must not end
                 error = wrong
             seconds = time.monotonic() - began
-            self._timers.cancel(timer)
             self._timers.call_soon(self._finish, call, requirement, error, seconds)
 
     # In the worker's loop.
@@ -168,11 +176,15 @@ class FunctionCalls:
         self, call: _Call, requirement: Requirement | None, error: Exception | None, seconds: float
     ) -> None:
         functions, request = call.functions, call.request
-        functions.unfinished.discard(call)
+        self._timers.cancel(call.timer)
+        self._running.discard(call)
+        functions.running.discard(call)
+        if functions.waiting:
+            self._start(functions.waiting.popleft())
+        functions.note(seconds)
         if call in functions.overdue:
             functions.overdue.discard(call)
             return
-        functions.note(seconds)
         if error is None:
             request.throttle_state.function_call = None
             set_computed(self._throttle, request, call.calls, requirement)
@@ -181,13 +193,13 @@ class FunctionCalls:
         call.end_wait(request)
 
     def _fail_overdue(self, call: _Call) -> None:
-        """Fail a task whose functions do not return; if no thread is left, those that wait too."""
+        """Fail a task whose functions do not return; if no call can be made, all that wait."""
         functions = call.functions
-        if call not in functions.unfinished:
-            return
         functions.overdue.add(call)
-        waiting = functions.unfinished - functions.overdue if functions.are_stuck else set()
-        functions.unfinished -= waiting
-        for one in (call, *waiting):
+        failed = [call]
+        if functions.are_stuck:
+            failed += functions.waiting
+            functions.waiting.clear()
+        for one in failed:
             one.error = functions.error()
             one.end_wait(one.request)

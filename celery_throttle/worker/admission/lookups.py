@@ -21,7 +21,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_throttle.errors import LimitFunctionError, StoreError, ThrottleError
-from celery_throttle.limits.key import LimitRef, format_key
+from celery_throttle.limits.key import LimitRef, ref_text
 from celery_throttle.limits.requirement import LimitByKey, Requirement
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.tasks.app_limits import AppLimits
@@ -149,7 +149,7 @@ class KeyLookups:
         key = self._keys[ref]
         key.is_running, key.looked_up = False, time.monotonic()
         if error and (key.is_known or is_known):
-            logger.warning("The limit of %s stays as it is: %s", _text(ref), error)
+            logger.warning("The limit of %s stays as it is: %s", ref_text(ref), error)
         elif not is_known and not error and not key.requests:  # nobody needs the key any more
             del self._keys[ref]
             return
@@ -166,7 +166,3 @@ class KeyLookups:
             self.by_name[ref.name].refresh_seconds
         ):
             self._start(ref, key)
-
-
-def _text(ref: LimitRef) -> str:
-    return f"{ref.name}:{format_key(ref.key or '')}"
