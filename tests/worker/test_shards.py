@@ -17,7 +17,13 @@ from celery import Celery
 from celery_throttle import Limiter, Throttle
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
-from celery_throttle.operations.shards import ShardIdentity
+from celery_throttle.operations.shards import (
+    HOME_IDENTITY,
+    ShardIdentity,
+    begin_move,
+    end_move,
+    leave,
+)
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
 from tests.servers.server import Server, valkey_command, wait_until
@@ -400,6 +406,29 @@ def test_a_function_gives_limits_to_the_keys_of_all_shards(bench: Bench) -> None
     assert len(bench.records("tenant")) == 2 * TASKS + 1
     bench.put_limits(dict.fromkeys(range(TASKS + 1), "4/h burst 4"))
     bench.has_run("tenant", 4 * (TASKS + 1))
+
+
+def test_a_function_gives_limits_to_keys_of_a_limit_that_has_moved(bench: Bench) -> None:
+    """The worker learns of the move when it puts the limit of a new key in force."""
+    home_url, url = bench.servers["mail"].url, bench.servers["erp"].url
+    bench.put_limits(dict.fromkeys(range(TASKS), "2/h burst 2"))
+    bench.start({"erp": {"limits": ["tenant"], "url": url}}, look_up=True)
+    bench.send("tenant", [0])
+    bench.has_run("tenant", 1)
+    identity = ShardIdentity("erp", server=url)
+    erp = shard_limiter(url, "erp", LIMITS, home_url=home_url, identity=identity)
+    home = shard_limiter(home_url, "home", LIMITS)
+    move = home.run_plan(begin_move(HOME_KEYS, "tenant", HOME_IDENTITY))
+    assert erp.run_plan(leave(erp.plans, "tenant", move, HOME_IDENTITY))
+    home.run_plan(end_move(HOME_KEYS, "tenant", HOME_IDENTITY))
+    for _ in range(2):
+        bench.send("tenant", range(1, TASKS))
+    bench.has_run("tenant", 2 * TASKS - 1)
+    with bench.servers["mail"].client() as client:
+        assert len([*client.scan_iter("*:state:tenant:*")]) == TASKS - 1
+    for limiter in (erp, home):
+        limiter.store.close()
+    erp.home_store.close()
 
 
 def test_a_shard_that_lost_the_limits_of_its_keys_gets_them_again(bench: Bench) -> None:
