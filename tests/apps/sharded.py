@@ -34,7 +34,8 @@ app.conf.throttle_shards = json.loads(os.environ["SHARDS"])
 def look_up(tenant: str) -> str | None:
     """Return the limit of a tenant; None if the table has none."""
     with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"], decode_responses=True) as client:
-        return client.hget("sharded:table", tenant)  # type: ignore[return-value]  # no awaitable
+        limit: str | None = client.hget("sharded:table", tenant)
+    return limit
 
 
 if os.environ.get("LOOK_UP"):
