@@ -59,4 +59,4 @@ class BrokerConnection:
         try:
             self.consumer.on_task_request(request)
         except Exception as error:  # noqa: BLE001  # of a result backend, as for a revoked task
-            self.gate_for(request).delay(request, error)
+            self.gate_for(request).recovery.delay(request, error)

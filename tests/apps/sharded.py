@@ -1,7 +1,8 @@
 """Shards on servers of their own: what a process with some settings of shards decides in each.
 
 ``SHARDS`` is the setting as JSON, ``LIMITS`` the limits. With ``STALL``, a worker stands still for
-as many seconds after a call of a gate that has taken units for tasks without a process.
+as many seconds after a call of a gate that has taken units for tasks without a process. With
+``LOOK_UP``, a function returns the limits of tenants, by a table that the tests write.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import redis
 from celery import Celery
 
-from celery_throttle import Throttle
+from celery_throttle import LimitByKey, Throttle
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.signals import throttle_mode_changed
 from celery_throttle.worker import tuning
@@ -28,6 +29,17 @@ if os.environ.get("RULES"):
     app.conf.throttle_rules = os.environ["RULES"]
     tuning.RULES_POLL_SECONDS = 0.2  # so that the test ends soon
 app.conf.throttle_shards = json.loads(os.environ["SHARDS"])
+
+
+def look_up(tenant: str) -> str | None:
+    """Return the limit of a tenant; None if the table has none."""
+    with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"], decode_responses=True) as client:
+        limit: str | None = client.hget("sharded:table", tenant)
+    return limit
+
+
+if os.environ.get("LOOK_UP"):
+    LIMITS["tenant"] = LimitByKey(LIMITS["tenant"], look_up, refresh=1)
 throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=float(os.environ["LEASE"]))
 
 if os.environ.get("STALL"):

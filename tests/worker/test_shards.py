@@ -17,7 +17,13 @@ from celery import Celery
 from celery_throttle import Limiter, Throttle
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
-from celery_throttle.operations.shards import ShardIdentity
+from celery_throttle.operations.shards import (
+    HOME_IDENTITY,
+    ShardIdentity,
+    begin_move,
+    end_move,
+    leave,
+)
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
 from tests.servers.server import Server, valkey_command, wait_until
@@ -59,6 +65,8 @@ class Bench:
         limits: Mapping[str, str] = LIMITS,
         rules: str = "",
         stall: float = 0.0,
+        *,
+        look_up: bool = False,
     ) -> Worker:
         """Start a worker with these settings of shards, and a rules file; see its module."""
         env = {
@@ -68,6 +76,7 @@ class Bench:
             "LEASE": str(self._lease),
             "RULES": rules,
             "STALL": str(stall or ""),
+            "LOOK_UP": "1" * look_up,
         }
         self.worker = self._start_worker("tests.apps.sharded", self._url, env=env)
         return self.worker
@@ -80,6 +89,10 @@ class Bench:
     def send(self, task: str, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._celery.send_task(f"tests.apps.sharded.{task}", (number,))
+
+    def put_limits(self, limits: Mapping[int, str]) -> None:
+        """Write what the function of the app returns for tenants."""
+        self._broker.hset("sharded:table", mapping={str(key): one for key, one in limits.items()})
 
     def records(self, name: str) -> list[str]:
         return sorted(row.decode() for row in self._broker.lrange(f"sharded:{name}", 0, -1))
@@ -138,7 +151,7 @@ class Bench:
             part.store.close()
 
     def close(self) -> None:
-        names = ("mail", "erp", "both", "tenant", "plain", "modes", "begun", "inside")
+        names = ("mail", "erp", "both", "tenant", "plain", "modes", "begun", "inside", "table")
         self._broker.delete(*(f"sharded:{name}" for name in names), "sharded:mail:times")
         self._broker.close()
         self._celery.close()
@@ -375,6 +388,63 @@ def test_a_limit_divided_by_key(bench: Bench) -> None:
             "the others in their lines",
         )
     assert bench.records("tenant") == [str(number) for number in range(TASKS)]
+
+
+def test_a_function_gives_limits_to_the_keys_of_all_shards(bench: Bench) -> None:
+    url = bench.servers["erp"].url
+    bench.put_limits(dict.fromkeys(range(TASKS), "2/h burst 2"))
+    shards = {"tenants": {"limits": ["tenant"], "by_key": 4, "url": url}}
+    bench.start(shards, look_up=True)
+    for _ in range(4):
+        bench.send("tenant", range(TASKS + 1))
+    bench.has_run("tenant", 2 * TASKS + 1)  # the last key has no row
+    with bench.servers["erp"].client() as client:
+        wait_until(
+            lambda: sum(map(client.hlen, client.scan_iter("*:messages:*"))) == 2 * TASKS + 3,
+            "the others in their lines",
+        )
+    assert len(bench.records("tenant")) == 2 * TASKS + 1
+    bench.put_limits(dict.fromkeys(range(TASKS + 1), "4/h burst 4"))
+    bench.has_run("tenant", 4 * (TASKS + 1))
+
+
+def test_a_function_gives_limits_to_keys_of_a_limit_that_has_moved(bench: Bench) -> None:
+    """The worker learns of the move when it puts the limit of a new key in force."""
+    home_url, url = bench.servers["mail"].url, bench.servers["erp"].url
+    bench.put_limits(dict.fromkeys(range(TASKS), "2/h burst 2"))
+    bench.start({"erp": {"limits": ["tenant"], "url": url}}, look_up=True)
+    bench.send("tenant", [0])
+    bench.has_run("tenant", 1)
+    identity = ShardIdentity("erp", server=url)
+    erp = shard_limiter(url, "erp", LIMITS, home_url=home_url, identity=identity)
+    home = shard_limiter(home_url, "home", LIMITS)
+    move = home.run_plan(begin_move(HOME_KEYS, "tenant", HOME_IDENTITY))
+    assert erp.run_plan(leave(erp.plans, "tenant", move, HOME_IDENTITY))
+    home.run_plan(end_move(HOME_KEYS, "tenant", HOME_IDENTITY))
+    for _ in range(2):
+        bench.send("tenant", range(1, TASKS))
+    bench.has_run("tenant", 2 * TASKS - 1)
+    with bench.servers["mail"].client() as client:
+        assert len([*client.scan_iter("*:state:tenant:*")]) == TASKS - 1
+    for limiter in (erp, home):
+        limiter.store.close()
+    erp.home_store.close()
+
+
+def test_a_shard_that_lost_the_limits_of_its_keys_gets_them_again(bench: Bench) -> None:
+    url = bench.servers["erp"].url
+    bench.put_limits({0: "3/h burst 3"})
+    bench.start({"tenants": {"limits": ["tenant"], "by_key": 4, "url": url}}, look_up=True)
+    bench.send("tenant", [0])
+    bench.has_run("tenant", 1)
+    with bench.servers["erp"].client() as client:
+        client.flushall()
+        bench.send("tenant", [1])  # a task by which the worker learns of it
+        wait_until(lambda: bool([*client.scan_iter("*:limits")]), "limits in force")
+    bench.has_run("tenant", 2)
+    for _ in range(3):
+        bench.send("tenant", [0])
+    bench.has_run("tenant", 5)
 
 
 @pytest.mark.parametrize("shards", [{}, {"tenants": {"limits": ["tenant"], "by_key": 6}}])

@@ -23,22 +23,19 @@ from celery.worker import state
 
 from celery_throttle import signals
 from celery_throttle.errors import (
-    StoreError,
     StoreUnavailableError,
-    ThrottleError,
     UnknownLimitError,
 )
-from celery_throttle.limits.requirement import Requirement
-from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item
-from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.batching import DecisionBatch, book_or_park
+from celery_throttle.worker.admission.batching import DecisionBatch
+from celery_throttle.worker.admission.booking import Booking
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gates import gate_of
 from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Quota
+from celery_throttle.worker.admission.recovery import Recovery
 from celery_throttle.worker.admission.request_limits import (
     NotComputedError,
     has_limits,
@@ -57,9 +54,9 @@ from celery_throttle.worker.hooks.announcements import (
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
-from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, fail
+from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy, may_be_in_line
+from celery_throttle.worker.waiting.park import WaitingPolicy
 
 logger = get_logger(__name__)
 
@@ -101,8 +98,24 @@ class Gate:
             self.deciding,
         )
         self._deferred = DecisionBatch(self._decide_batch, self.timers, self.backoff)
+        self._booking = Booking(
+            self.throttle,
+            self.waiting,
+            self.outage,
+            self.delayed,
+            self.backoff,
+            self._quota,
+            defer=self._deferred.add,
+        )
+        self.recovery = Recovery(
+            self.throttle,
+            self.outage,
+            self.delayed,
+            self.learn,
+            self.refresh_rules,
+            is_here=lambda request: gate_of(request) is self,
+        )
         self._stopped = False
-        self._logged_at = -tuning.ERROR_LOG_SECONDS
 
     # The main path.
 
@@ -145,8 +158,8 @@ class Gate:
             self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
             return task.move(Status.ADMITTED)
         if claim is not None and claim.is_surplus:
-            return self._recover(request, end_surplus)
-        return self._recover(request, self._decide_received)
+            return self.recovery.run(request, end_surplus)
+        return self.recovery.run(request, self._decide_received)
 
     def _decide_received(self, request: Any) -> Status:
         """Decide about a request without units."""
@@ -166,11 +179,11 @@ class Gate:
         if not self.pool.enter(request):
             return task.move(Status.QUEUED)
         if self.outage.is_on:
-            status = self._book_in_outage(request, limits, requirement)
+            status = self._booking.book_in_outage(request, limits, requirement)
         elif (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
             status = self._deferred.add(request)
         else:
-            status = self._book(request, limits, requirement)
+            status = self._booking.book(request, limits, requirement)
         return self._admit_booked(request) if status is Status.BOOKED else status
 
     def _admit_booked(self, request: Any) -> Status:
@@ -183,66 +196,6 @@ class Gate:
         if seconds > 0:
             time.sleep(seconds)
         return task.move(Status.ADMITTED)
-
-    # The units of a request, which book its start. All of these raise StoreError.
-
-    def _book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
-        """Book the start of a request that has a process, or else let it wait.
-
-        If no quota is known to be left, the call that parks the task decides once more: units may
-        have come back since, and nothing may come between the decision and its line.
-        """
-        if self.waiting.in_lines and self._quota.is_refused(requirement):
-            return self._deferred.add(request, tuning.GATHER_SECONDS)
-        # Slots are never taken ahead, so the call that parks a task takes them as well. So it does
-        # for a run that settles: of units that are taken for several starts, none is known alone.
-        ahead = not (limits.slots or limits.settles or may_be_in_line(request))
-        if self.waiting.in_lines and ahead:
-            status = self._quota.book(request, requirement)
-            if status is not None:
-                return status
-        return self._book_or_park(request, may_run=True)
-
-    def _book_in_outage(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
-        """Decide without the server. A task that may be in a line must not run here as well."""
-        task: TaskState = request.throttle_state
-        in_line = self.waiting.in_lines and may_be_in_line(request)
-        wait = None if in_line else self.outage.wait(requirement, waited=task.waited_in_outage)
-        task.waited_in_outage = bool(wait)
-        if wait != 0.0:
-            return self.delayed.add(request, wait)
-        self.waiting.hold_slots(request, limits, requirement)
-        return task.book(0.0)
-
-    def _book_or_park(self, request: Any, *, may_run: bool) -> Status:
-        """Take the units of a request, or else let it wait, in one call."""
-        (status,) = self._book_or_park_all([request], [may_run])
-        if isinstance(status, Exception):
-            raise status
-        return status
-
-    def _book_or_park_all(
-        self, requests: Sequence[Any], may_run: Sequence[bool]
-    ) -> Sequence[Status | Exception]:
-        """:meth:`_book_or_park` for several requests in one round trip."""
-        results: dict[Any, Status | Exception] = {}
-        candidates = []
-        for request, may in zip(requests, may_run, strict=True):
-            try:
-                limits = limits_of(self.throttle, request)
-                if limits is None:  # they were removed meanwhile
-                    results[request] = request.throttle_state.book(0.0)
-                    continue
-                candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
-            except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
-                results[request] = error
-        results.update(book_or_park(self.throttle, self.backoff, self.waiting, candidates))
-        for one in candidates:
-            if results[one.request] is Status.BOOKED:
-                self._quota.forget_refusal(one.requirement)
-            elif results[one.request] is Status.PARKED:
-                self._quota.remember_refusal(one.requirement)
-        return [results[request] for request in requests]
 
     # Several requests in one round trip.
 
@@ -260,7 +213,7 @@ class Gate:
             with self.deciding:
                 free = self.pool.count_free()
                 may_run = [index < free for index in range(len(requests))]
-                results = self._book_or_park_all(requests, may_run)
+                results = self._booking.book_or_park_all(requests, may_run)
         for request, result in zip(requests, results, strict=True):
             status = self._decide(request, partial(self._conclude, result))
             if status is Status.BOOKED:
@@ -271,7 +224,7 @@ class Gate:
         try:
             revoked = request not in state.reserved_requests or request.revoked()
         except Exception as error:  # noqa: BLE001  # of a result backend, say
-            self.delay(request, error)
+            self.recovery.delay(request, error)
             return True
         if revoked:
             self.end(request)
@@ -280,93 +233,27 @@ class Gate:
     def _conclude(self, result: Status | Exception | None, request: Any) -> Status:
         """Return the status of one request of a batch; decide once more if it has no reply."""
         if result is None or isinstance(result, (StoreUnavailableError, UnknownLimitError)):
-            return self._recover(request, self._decide_alone)
+            return self.recovery.run(request, self._decide_alone)
         if isinstance(result, Exception):
-            return self._fail_or_delay(request, result)
+            return self.recovery.fail_or_delay(request, result)
         return result
 
     def _decide_alone(self, request: Any) -> Status:
         """Decide about one request of a batch, without the others."""
         limits = limits_of(self.throttle, request)
         if limits is not None and self.outage.is_on:
-            return self._book_in_outage(request, limits, requirement_of(limits, request))
-        return self._book_or_park(request, may_run=self.pool.has_room())
+            return self._booking.book_in_outage(request, limits, requirement_of(limits, request))
+        return self._booking.book_or_park(request, may_run=self.pool.has_room())
 
     def _let_go(self, request: Any) -> None:
         """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
-        status = self._recover(request, partial(self._book_or_park, may_run=False))
+        status = self.recovery.run(request, partial(self._booking.book_or_park, may_run=False))
         if status is Status.BOOKED:  # its limits were removed
             self.delayed.add(request, 0.0)
 
     def _queued_requests(self) -> Iterable[Any]:
         """Return the requests of this gate that wait for a process, the next first."""
         return (each for each in self.pool.queued_requests() if gate_of(each) in (self, None))
-
-    # Errors.
-
-    def _recover(self, request: Any, decide: Callable[[Any], Status]) -> Status:
-        """Decide; once more over a new connection; then without the server, in an outage.
-
-        If a limit is unknown, a newer rules file may have removed it: then decide by that file.
-        After any other error the request is delayed, or has failed.
-        """
-        try:
-            try:
-                return decide(request)
-            except UnknownLimitError:
-                if not self.refresh_rules():
-                    raise
-                if not self._has_shard(request):
-                    return self._delay(request, 0.0)
-            except StoreUnavailableError as error:
-                if self.throttle.store.breaker.is_open:
-                    self.outage.begin(error)
-            try:
-                return decide(request)
-            except StoreUnavailableError as error:
-                self.outage.begin(error)
-            return decide(request)
-        except Exception as error:  # noqa: BLE001  # of a result backend, say: other tasks go on
-            return self._fail_or_delay(request, error)
-
-    def _fail_or_delay(self, request: Any, error: Exception) -> Status:
-        """Fail a request whose limits are wrong; delay it after any other error.
-
-        If its limits are in another shard, that decides at once, unless this worker does not have
-        it: then the task waits, until another worker has it or the deployment has ended.
-        """
-        try:
-            if isinstance(error, OtherShardError):
-                is_new = self.learn(error.assigned)
-                if not self._has_shard(request) or is_new:
-                    return self._delay(request, 0.0)
-            elif isinstance(error, ThrottleError) and not isinstance(error, StoreError):
-                fail(request, error)
-                task: TaskState = request.throttle_state
-                return task.end()
-        except Exception as another:  # noqa: BLE001  # as above
-            error = another
-        return self.delay(request, error)
-
-    def delay(self, request: Any, error: Exception) -> Status:
-        """Bring a request to the gate again later; its message stays unacknowledged."""
-        now = time.monotonic()
-        if now - self._logged_at > tuning.ERROR_LOG_SECONDS:
-            self._logged_at = now
-            trace = None if isinstance(error, ThrottleError) else error
-            logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
-        return self._delay(request, tuning.RETRY_SECONDS)
-
-    def _has_shard(self, request: Any) -> bool:
-        """Find the shard of a request anew; return whether it is that of this gate."""
-        request.throttle_state.leave_shard()
-        return gate_of(request) is self
-
-    def _delay(self, request: Any, seconds: float) -> Status:
-        if request in state.reserved_requests:
-            return self.delayed.add(request, seconds)
-        task: TaskState = request.throttle_state  # Celery has dropped it
-        return task.end()
 
     # The ends of tasks, and of the worker.
 

@@ -23,6 +23,7 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import LimitFunctionError, StoreError, ThrottleError
 from celery_throttle.limits.key import LimitRef, ref_text
 from celery_throttle.limits.requirement import LimitByKey, Requirement
+from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker.hooks.timers import Timers
@@ -44,7 +45,8 @@ class _Key:
     is_running: bool = False  #: whether a thread looks it up, or will
     looked_up: float = 0.0  #: when it was looked up last, or failed
     used: float = 0.0  #: when a task came to the gate that needs it
-    error: str = ""  #: of the last call; empty if it succeeded
+    #: With which tasks of the key fail or are delayed; None if the last call succeeded.
+    error: Exception | None = None
     requests: list[Any] = field(default_factory=list)  #: that wait for it
 
 
@@ -72,6 +74,8 @@ class KeyLookups:
 
         Raises:
             LimitFunctionError: a function failed, and no earlier limit of the key is in force.
+            OtherShardError: the limit is in another shard.
+            StoreError: the server refuses the limit of the key, or cannot be reached.
         """
         must_wait = False
         for ref in requirement.refs:
@@ -81,7 +85,7 @@ class KeyLookups:
             now, key = time.monotonic(), self._keys.setdefault(ref, _Key())
             key.used = now
             if key.error and now - key.looked_up <= _ERROR_SECONDS and not key.is_known:
-                raise LimitFunctionError(key.error)
+                raise key.error
             if not key.is_known or now - key.looked_up > written.refresh_seconds:
                 self._start(ref, key)
             if not key.is_known:
@@ -122,17 +126,20 @@ class KeyLookups:
 
     def _look_up(self, ref: LimitRef, written: LimitByKey, *, is_used: bool) -> None:
         """Call the function of a key, and put what it returns in force."""
-        error, is_known = "", False
+        error: Exception | None = None
+        is_known = False
         try:
             if is_used or self._throttle[ref].status().waiting:
                 self._throttle.look_up_key(ref, written)
                 is_known = True
-        except StoreError:  # the request comes again by itself, and then there may be an outage
-            error = "server"
+        except OtherShardError as wrong:
+            error = wrong
+        except StoreError as wrong:  # the gate finds out whether there is an outage
+            error = StoreError(str(wrong))
         except ThrottleError as wrong:
-            error, is_known = str(wrong), self._is_stored(ref)
+            error, is_known = LimitFunctionError(str(wrong)), self._is_stored(ref)
         except Exception as wrong:  # noqa: BLE001  # the thread must not end
-            error = f"{type(wrong).__name__}: {wrong}"
+            error = LimitFunctionError(f"{type(wrong).__name__}: {wrong}")
         self._timers.call_soon(self._finish, ref, error, is_known)
 
     def _is_stored(self, ref: LimitRef) -> bool:
@@ -145,10 +152,17 @@ class KeyLookups:
 
     # In the worker's loop.
 
-    def _finish(self, ref: LimitRef, error: str, is_known: bool) -> None:  # noqa: FBT001  # a callback
+    def _finish(
+        self,
+        ref: LimitRef,
+        error: Exception | None,
+        is_known: bool,  # noqa: FBT001  # a callback
+    ) -> None:
         key = self._keys[ref]
         key.is_running, key.looked_up = False, time.monotonic()
-        if error and (key.is_known or is_known):
+        if isinstance(error, OtherShardError):
+            key.is_known = False
+        elif error and (key.is_known or is_known):
             logger.warning("The limit of %s stays as it is: %s", ref_text(ref), error)
         elif not is_known and not error and not key.requests:  # nobody needs the key any more
             del self._keys[ref]

@@ -31,6 +31,10 @@ logger = get_logger(__name__)
 #: Somewhat less than a minute: heartbeats do not come at even times.
 _REPORT_SECONDS = tuning.STATUS_REPORT_SECONDS * 0.9
 
+#: However many workers take turns, each finds stranded tasks itself every few minutes: its status
+#: shows them.
+_LONGEST_SHARE = 4.0
+
 
 class StatusReport:
     """Reports the limits of one server, as one worker sees them.
@@ -100,7 +104,9 @@ class StatusReport:
             if newest_change != self._last_change:
                 self._log_changes()
             if time.monotonic() >= self._next_report_at:
-                self._next_report_at = time.monotonic() + _REPORT_SECONDS * share
+                self._next_report_at = time.monotonic() + _REPORT_SECONDS * min(
+                    share, _LONGEST_SHARE
+                )
                 self.stranded = self._run_plan(find_stranded(self._observer))
                 self._warn_of_stranded()
                 self._log_waiting()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker.claims.wakeup import WakeupListener
-from tests.servers.server import Server, wait_until
+from tests.servers.cluster import Cluster
+from tests.servers.server import Server, valkey_command, wait_until
 
 CHANNEL = Keys().wakeup_channel("tests")
 
@@ -33,15 +36,21 @@ class Listener(WakeupListener):
         self.woken.clear()
 
 
-@pytest.fixture
-def listener(own_server: Server) -> Iterator[Listener]:
-    listener = Listener(Store(own_server.url))
+@contextmanager
+def listening(url: str) -> Iterator[Listener]:
+    listener = Listener(Store(url))
     listener.start()
     yield listener
     listener.close()
     assert listener._thread
     listener._thread.join(30)
     assert not listener._thread.is_alive()
+
+
+@pytest.fixture
+def listener(own_server: Server) -> Iterator[Listener]:
+    with listening(own_server.url) as listener:
+        yield listener
 
 
 def publish(server: Server) -> None:
@@ -70,3 +79,17 @@ def test_it_subscribes_again_after_the_server_was_lost(
     listener.expect("another subscription")
     publish(own_server)
     listener.expect("a message")
+
+
+def test_a_message_of_any_node_of_a_cluster_wakes(tmp_path: Path) -> None:
+    """So a script on the new node of a slot wakes a worker that still listens on the old one."""
+    cluster = Cluster(valkey_command(), tmp_path)
+    with listening(cluster.url) as listener:
+        listener.expect("the subscription")
+        with cluster.owner.client() as owner:
+            wait_until(lambda: owner.pubsub_numsub(CHANNEL)[0][1], "a subscription")
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.publish(CHANNEL, "")
+            listener.expect(f"a message of {node.id}")
+    cluster.stop()

@@ -1,0 +1,97 @@
+"""Books the starts of requests: takes their units, from the server or during an outage without it.
+
+Laws at stake here: *never over* (a start is booked only with its units taken) and *first come,
+first served* (the call that parks a task decides once more, so nothing comes between the decision
+and its line).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.task_limits import TaskLimits
+from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.batching import book_or_park
+from celery_throttle.worker.admission.quota import Quota
+from celery_throttle.worker.admission.request_limits import limits_of, requirement_of
+from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.task_state import Status, TaskState
+from celery_throttle.worker.waiting.delayed import DelayedTasks
+from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy, may_be_in_line
+
+
+@dataclass(eq=False, repr=False)
+class Booking:
+    """Books the starts of the requests of one gate. Its methods raise StoreError."""
+
+    throttle: AppLimits
+    waiting: WaitingPolicy
+    outage: OutageMode
+    delayed: DelayedTasks
+    backoff: Backoff
+    quota: Quota
+    #: Lets the next round of the worker's loop decide about a request, or one after some seconds.
+    defer: Callable[..., Status]
+
+    def book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
+        """Book the start of a request that has a process, or else let it wait.
+
+        If no quota is known to be left, the call that parks the task decides once more: units may
+        have come back since, and nothing may come between the decision and its line.
+        """
+        if self.waiting.in_lines and self.quota.is_refused(requirement):
+            return self.defer(request, tuning.GATHER_SECONDS)
+        # Slots are never taken ahead, so the call that parks a task takes them as well. So it does
+        # for a run that settles: of units that are taken for several starts, none is known alone.
+        ahead = not (limits.slots or limits.settles or may_be_in_line(request))
+        if self.waiting.in_lines and ahead:
+            status = self.quota.book(request, requirement)
+            if status is not None:
+                return status
+        return self.book_or_park(request, may_run=True)
+
+    def book_in_outage(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
+        """Decide without the server. A task that may be in a line must not run here as well."""
+        task: TaskState = request.throttle_state
+        in_line = self.waiting.in_lines and may_be_in_line(request)
+        wait = None if in_line else self.outage.wait(requirement, waited=task.waited_in_outage)
+        task.waited_in_outage = bool(wait)
+        if wait != 0.0:
+            return self.delayed.add(request, wait)
+        self.waiting.hold_slots(request, limits, requirement)
+        return task.book(0.0)
+
+    def book_or_park(self, request: Any, *, may_run: bool) -> Status:
+        """Take the units of a request, or else let it wait, in one call."""
+        (status,) = self.book_or_park_all([request], [may_run])
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    def book_or_park_all(
+        self, requests: Sequence[Any], may_run: Sequence[bool]
+    ) -> Sequence[Status | Exception]:
+        """:meth:`book_or_park` for several requests in one round trip."""
+        results: dict[Any, Status | Exception] = {}
+        candidates = []
+        for request, may in zip(requests, may_run, strict=True):
+            try:
+                limits = limits_of(self.throttle, request)
+                if limits is None:  # they were removed meanwhile
+                    results[request] = request.throttle_state.book(0.0)
+                    continue
+                candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
+            except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
+                results[request] = error
+        results.update(book_or_park(self.throttle, self.backoff, self.waiting, candidates))
+        for one in candidates:
+            if results[one.request] is Status.BOOKED:
+                self.quota.forget_refusal(one.requirement)
+            elif results[one.request] is Status.PARKED:
+                self.quota.remember_refusal(one.requirement)
+        return [results[request] for request in requests]
