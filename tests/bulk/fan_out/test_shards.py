@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from celery_throttle import (
     FanOutError,
     StoreUnavailableError,
+    Throttle,
     UnknownFanOutError,
 )
 from celery_throttle.bulk import retry
@@ -26,7 +28,8 @@ from celery_throttle.bulk.fan_out import publisher
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
-from tests.servers.server import wait_until
+from tests.servers.cluster import Cluster
+from tests.servers.server import valkey_command, wait_until
 from tests.tether import Tethered
 
 pytestmark = pytest.mark.workers
@@ -278,3 +281,31 @@ def test_a_publisher_that_is_killed_at_each_of_its_calls(
         assert (counts(progress), progress.closed) == ((count, count, 0), True)
         assert sharded.throttle["erp"].status().waiting == count * (at + 1)
     assert at > 10  # it looks for the name in all shards, opens it, and sends two batches
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    cluster = Cluster(valkey_command(), directory)
+    yield cluster
+    cluster.stop()
+
+
+def test_a_fan_out_for_each_key_on_a_cluster(redis_url: str, cluster: Cluster) -> None:
+    app: Any = Celery("keys", broker=redis_url, set_as_current=False)
+    shards = {"tenants": {"limits": ["tenant"], "by_key": 6}}
+    throttle = Throttle(app, {"tenant": "1/h"}, url=cluster.url, shards=shards)
+
+    @app.task(name="remind", throttle="tenant:{key}", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def remind(key: int, number: int) -> None: ...
+
+    for key in range(20):
+        throttle.fan_out((remind.s(key, number) for number in range(key)), f"of {key}")
+    found = [throttle.fan_out_named(f"of {key}") for key in range(20)]
+    assert [handle.progress().waiting for handle in found] == [*range(20)]
+    assert throttle["tenant"].status().waiting == sum(range(20))
+    assert len({handle._throttle.keys.prefix for handle in found}) == 7  # and the home shard
+    for part in throttle.app_parts:
+        part.store.close()
+    app.close()
