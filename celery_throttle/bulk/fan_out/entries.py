@@ -90,6 +90,7 @@ class EntryBuilder:
         self._traced: CapturedMessage | None = None  # the one message that tracers have seen
         self._part_of = lru_cache(_CACHED_LINES)(find_part or throttle.part_of)
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
+        self._has_shards = throttle.parts is not None
         self._shard_headers: Mapping[str, str] = {}
 
     def build(self, position: int, given: Signature) -> LineEntry:
@@ -115,7 +116,7 @@ class EntryBuilder:
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
                 f"{shown(kwargs)}, so there is no line for it: send it by delay()"
             )
-        if self._throttle.parts is not None:
+        if self._has_shards:
             part = self._part_of(requirement.refs)
             self._shard_headers = self._shard_headers or shard_headers(self._throttle, part)
         self._throttle.look_up_keys(requirement.refs)

@@ -25,24 +25,37 @@ from celery_throttle.tasks.task_limits import FAN_OUT_SHARD_HEADER
 class RecordSearch:
     """Looks for the record of a fan-out in all shards.
 
+    If two processes have begun it at the same moment, one shard may have an empty record.
+
+    Args:
+        throttle: the limits of the app.
+        name: that of the fan-out.
+        besides: the part of a shard that is left out.
+
     Attributes:
         found: the part of the shard that has it; None if no shard that can be reached has it.
         error: why a shard could not be asked; None if there is none such.
     """
 
-    def __init__(self, throttle: AppLimits, name: str) -> None:
+    def __init__(self, throttle: AppLimits, name: str, besides: AppLimits | None = None) -> None:
         self.found: AppLimits | None = None
         self.error: StoreUnavailableError | None = None
-        for part in throttle.app_parts:
+        for part in throttle.app_parts if besides is None else _others(throttle, besides):
             try:
-                part.run_plan(read_fan_out(part.observer, name))
+                _, _, record = part.run_plan(read_fan_out(part.observer, name))
             except UnknownFanOutError:
                 continue
             except StoreUnavailableError as error:
                 self.error = self.error or error
                 continue
-            self.found = part
-            return
+            if int(record.get("sent", 0)):
+                self.found = part
+                return
+            self.found = self.found or part
+
+
+def _others(throttle: AppLimits, part: AppLimits) -> list[AppLimits]:
+    return [each for each in throttle.app_parts if each is not part]
 
 
 def find_fan_out(throttle: AppLimits, name: str) -> AppLimits:

@@ -67,14 +67,14 @@ def fan_out(
     """See :meth:`celery_throttle.app.Throttle.fan_out`."""
     if isinstance(signatures, Mapping):
         raise FanOutError(f"{shown(signatures)} is one signature; allowed: an iterable of them")
-    is_new = name is None
+    is_unique = name is None
     name = uuid4().hex if name is None else name
     keep = _check_arguments(name, max_waiting, keep)
     if not throttle.settings.enabled:
         return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
     _check_app(throttle)
-    publisher = Publisher(throttle, name, max_waiting, keep)
-    publisher.begin(is_new=is_new)
+    publisher = Publisher(throttle, name, max_waiting, keep, is_unique=is_unique)
+    publisher.begin()
     publisher.publish(signatures)
     logger.info(
         "Fan-out %s: %d tasks joined their lines, %d had been sent before%s",
@@ -124,6 +124,7 @@ class Publisher:
         name: that of the fan-out.
         max_waiting: its tasks that may wait; None for any number.
         keep: seconds that its record is kept after its last task has left its line.
+        is_unique: whether no other process can have used the name.
 
     Attributes:
         part: the limits of the shard of the fan-out. Until that is known, those of the home shard.
@@ -138,6 +139,8 @@ class Publisher:
         name: str,
         max_waiting: int | None,
         keep: float,
+        *,
+        is_unique: bool,
     ) -> None:
         self.processed = self.sent = 0
         self.cancelled = False
@@ -145,18 +148,19 @@ class Publisher:
         self._throttle = throttle
         self._name = name
         self._options = name, max_waiting, keep
+        self._is_unique = is_unique
         self._entries = EntryBuilder(throttle, name, self._find_part)
         self._batch, self._is_open = self._new_batch(), False
         self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
 
-    def begin(self, *, is_new: bool) -> None:
-        """Open the fan-out where it is; ``is_new``: no shard can have it yet.
+    def begin(self) -> None:
+        """Open the fan-out where it is, if it is anywhere.
 
-        Without shards that is before the first signature is read, which may take long.
+        Without shards it is opened before the first signature is read, which may take long.
         """
         if self._throttle.parts is None:
             self._open(self.part)
-        elif not is_new:
+        elif not self._is_unique:
             found = RecordSearch(self._throttle, self._name).found
             if found is not None:
                 self._open(found)
@@ -198,8 +202,19 @@ class Publisher:
         part = part_of_limits(self._throttle, refs)
         if not self._is_open:
             self._open(part)
+            if not self._is_unique:
+                self._check_others()
         check_shard(self._throttle, self._name, self.part, part)
         return part
+
+    def _check_others(self) -> None:
+        """Raise FanOutError if another process has begun the fan-out elsewhere meanwhile.
+
+        Either this process finds the record of the other one, or the other one finds this record.
+        """
+        found = RecordSearch(self._throttle, self._name, besides=self.part).found
+        if found is not None:
+            check_shard(self._throttle, self._name, found, self.part)
 
     def _open(self, part: AppLimits) -> None:
         """Create the record of the fan-out in a shard, unless it is there."""

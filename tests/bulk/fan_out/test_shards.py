@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from celery_throttle import (
     FanOutError,
     StoreUnavailableError,
+    Throttle,
     UnknownFanOutError,
 )
 from celery_throttle.bulk import retry
+from celery_throttle.bulk.fan_out import publisher
+from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
-from tests.servers.server import wait_until
+from tests.servers.cluster import Cluster
+from tests.servers.server import valkey_command, wait_until
 from tests.tether import Tethered
 
 pytestmark = pytest.mark.workers
@@ -141,15 +149,15 @@ def test_the_server_of_a_fan_out_that_is_lost_for_a_while(sharded: ShardedApp) -
                 go_on.wait()
             yield task
 
-    publisher = threading.Thread(target=lambda: sharded.throttle.fan_out(tasks(), "nightly"))
-    publisher.start()
+    thread = threading.Thread(target=lambda: sharded.throttle.fan_out(tasks(), "nightly"))
+    thread.start()
     sent.wait()
     sharded.erp.signal(signal.SIGSTOP)
     go_on.set()
     with pytest.raises(StoreUnavailableError):
         sharded.reload().throttle.fan_out_named("nightly")
     sharded.erp.signal(signal.SIGCONT)
-    publisher.join()
+    thread.join()
     progress = sharded.throttle.fan_out_named("nightly").progress()
     assert (counts(progress), progress.closed) == ((1_000, 1_000, 0), True)
     assert sharded.throttle["erp"].status().waiting == 1_000
@@ -176,14 +184,14 @@ def test_a_publisher_that_is_killed_and_started_again(sharded: ShardedApp, tmp_p
 
     for least in (400, 1_200, None):
         last = [] if least is None else [str(least + 100)]
-        publisher = Tethered([*command, *last], tmp_path / "log", env)
+        running = Tethered([*command, *last], tmp_path / "log", env)
         if least is None:
-            assert publisher.process.wait(SECONDS) == 0
+            assert running.process.wait(SECONDS) == 0
             continue
         wait_until(partial(has_sent, least), "a part is sent", SECONDS)
-        os.kill(publisher.process.pid, signal.SIGKILL)
-        publisher.process.wait()
-        publisher.end()
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        running.end()
     handle = sharded.throttle.fan_out_named("nightly")
     assert (counts(handle.progress()), handle.progress().closed) == ((count, count, 0), True)
     assert sharded.throttle["erp"].status().waiting == count
@@ -207,3 +215,97 @@ def test_the_outcome_of_a_task_whose_limits_have_moved(sharded: ShardedApp) -> N
     assert api.drop().removed == 1
     progress = handle.progress()
     assert (counts(progress), progress.revoked) == ((2, 0, 1), 1)
+
+
+def test_two_processes_that_begin_one_name_in_two_shards(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins when this one has found that the name is new. It alone sends."""
+    throttle, others = sharded.throttle, signatures(sharded, "erp", count=7)
+    find = publisher.part_of_limits
+
+    def begin_another(*args: Any) -> Any:
+        monkeypatch.undo()
+        throttle.fan_out(others, "nightly")
+        return find(*args)
+
+    monkeypatch.setattr(publisher, "part_of_limits", begin_another)
+    with pytest.raises(FanOutError, match=r"'nightly' is in shard 'erp', .* in shard 'home'"):
+        throttle.fan_out(signatures(sharded, "api"), "nightly")
+    assert throttle["api"].status().waiting == 0
+    assert counts(throttle.fan_out_named("nightly").progress()) == (7, 7, 0)
+    assert counts(throttle.fan_out(others, "nightly").progress()) == (7, 7, 0)
+
+
+class KilledError(BaseException):
+    """The process has ended."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, at: int, *, is_done: bool) -> None:
+    """Let no call of a server come through from the one with a number on.
+
+    ``is_done``: whether the server gets that one.
+    """
+    numbers = itertools.count()
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            number = next(numbers)
+            if number > at or (number == at and not is_done):
+                raise KilledError
+            reply = method(*args)
+            if number == at:
+                raise KilledError
+            return reply
+
+        return call
+
+    for name in ("run", "begin", "finish"):
+        patch.setattr(Store, name, wrap(getattr(Store, name)))
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_publisher_that_is_killed_at_each_of_its_calls(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+) -> None:
+    """The same call completes the fan-out, and sends no task twice."""
+    count, task = 250, sharded.task("erp")
+    for at in itertools.count():
+        name = f"killed at {at}"
+        with monkeypatch.context() as patch, suppress(KilledError):
+            kill_at(patch, at, is_done=is_done)
+            sharded.throttle.fan_out([task.s(number) for number in range(count)], name)
+            break
+        handle = sharded.throttle.fan_out([task.s(number) for number in range(count)], name)
+        progress = handle.progress()
+        assert (counts(progress), progress.closed) == ((count, count, 0), True)
+        assert sharded.throttle["erp"].status().waiting == count * (at + 1)
+    assert at > 10  # it looks for the name in all shards, opens it, and sends two batches
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    cluster = Cluster(valkey_command(), directory)
+    yield cluster
+    cluster.stop()
+
+
+def test_a_fan_out_for_each_key_on_a_cluster(redis_url: str, cluster: Cluster) -> None:
+    app: Any = Celery("keys", broker=redis_url, set_as_current=False)
+    shards = {"tenants": {"limits": ["tenant"], "by_key": 6}}
+    throttle = Throttle(app, {"tenant": "1/h"}, url=cluster.url, shards=shards)
+
+    @app.task(name="remind", throttle="tenant:{key}", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def remind(key: int, number: int) -> None: ...
+
+    for key in range(20):
+        throttle.fan_out((remind.s(key, number) for number in range(key)), f"of {key}")
+    found = [throttle.fan_out_named(f"of {key}") for key in range(20)]
+    assert [handle.progress().waiting for handle in found] == [*range(20)]
+    assert throttle["tenant"].status().waiting == sum(range(20))
+    assert len({handle._throttle.keys.prefix for handle in found}) == 7  # and the home shard
+    for part in throttle.app_parts:
+        part.store.close()
+    app.close()
