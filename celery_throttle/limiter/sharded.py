@@ -45,6 +45,13 @@ class ShardedCore(LimiterCore):
         if self.parts is not None:
             self.parts.shard_map.shard_of_all(refs)
 
+    def observed_parts(self) -> Sequence[LimiterCore]:
+        """Return the core of each shard.
+
+        :meta private:
+        """
+        return [self] if self.parts is None else self.parts.all()
+
     def read(
         self, reader: Callable[[Observer], Plan[T]], ref: LimitRef | None = None
     ) -> Reading[T]:
