@@ -1,9 +1,10 @@
-"""``shards``: the shards of the limits, each with its server."""
+"""``shards``: the shards of the limits, and the nodes that have them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 from redis.crc import key_slot
@@ -12,72 +13,111 @@ from celery_throttle.cli.shared.console import Row, Table, echo_json, terminal_w
 from celery_throttle.cli.shared.options import command
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.errors import StoreError
+from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.shards import HOME_SHARD
-from celery_throttle.observe.status.limits import read_page
+from celery_throttle.observe.merged import Reading
+from celery_throttle.observe.nodes import (
+    Load,
+    Nodes,
+    NodeStatus,
+    ShardStatus,
+    find_warnings,
+    nodes_between,
+    read_load,
+    slot_core_between,
+)
+from celery_throttle.observe.status_text import age, lost_texts
+from celery_throttle.observe.text import amount
+from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call, script
 from celery_throttle.store.url import is_cluster_url
 from celery_throttle.tasks.app_limits import AppLimits
 
-#: Limits that one call reads.
-_PAGE = 500
+_SHARD_HEAD = ("shard", "node", ">slot", ">limits", ">waiting", ">granted/s", ">core", ">outage")
+_NODE_HEAD = ("node", ">shards", ">core", ">memory", ">replicas")
+
+_MEBIBYTE = 1 << 20
 
 
-class ShardStatus(NamedTuple):
-    """What one shard has.
-
-    Attributes:
-        shard: its name.
-        server: the URL of its server, without user and password.
-        slot: the hash slot of its keys; None unless the server is a cluster.
-        limits: the number of its limits.
-        waiting: the sum of the tasks that wait for each of them.
-        error: why it cannot be read, and the numbers are missing; empty if it can.
-    """
-
-    shard: str
-    server: str
-    slot: int | None
-    limits: int | None
-    waiting: int | None
-    error: str = ""
-
-
-@command()
-def shards(target: Target, *, as_json: bool) -> None:
-    """List the shards, their servers, limits and waiting tasks.
+@command(
+    click.option(
+        "--over",
+        type=click.FloatRange(min=0.1),
+        default=1.0,
+        show_default=True,
+        help="Seconds over which the figures per second are measured.",
+    )
+)
+def shards(target: Target, *, over: float, as_json: bool) -> None:
+    """List the shards and their nodes, and how busy they are.
 
     A task that waits for two limits counts twice. A shard that cannot be reached is listed without
     numbers. The epoch counts the changes of the map of limits to shards.
     """
-    target.require_app("which has throttle_shards")
     throttle = target.throttle
-    names = [HOME_SHARD] if throttle.parts is None else throttle.parts.shards
-    parts = zip(map(str, names), throttle.app_parts, strict=True)
-    found = [_read(name, part) for name, part in parts]
+    found, nodes, lost = _measure(throttle, over)
+    warnings = [*find_warnings(found, nodes)]
     epoch = 0 if found[0].error else _read_epoch(throttle.app_parts[0])
     if as_json:
-        echo_json({"epoch": epoch, "shards": [each._asdict() for each in found]})
+        listed = {
+            "shards": [one._asdict() for one in found],
+            "nodes": [one._asdict() for one in nodes],
+        }
+        echo_json({"epoch": epoch, **listed, "warnings": warnings})
         return
-    rows = [Row((*map(_cell, each[:5]),)) for each in found]
-    table = Table(("shard", "server", ">slot", ">limits", ">waiting"), rows)
-    for line in (*table.lines(terminal_width()), *_notes(found, epoch)):
+    for head, rows in ((_SHARD_HEAD, map(_shard_row, found)), (_NODE_HEAD, map(_node_row, nodes))):
+        for line in Table(head, [*rows]).lines(terminal_width()):
+            click.echo(line)
+        click.echo()
+    for line in (*lost_texts(lost), *warnings, f"epoch {epoch}"):
         click.echo(line)
 
 
-def _read(name: str, part: AppLimits) -> ShardStatus:
-    url = part.store.url
-    slot = key_slot(part.keys.limits.encode()) if is_cluster_url(url) else None
-    limits, waiting, after = 0, 0, ""
+def _measure(
+    throttle: AppLimits, seconds: float
+) -> tuple[list[ShardStatus], list[NodeStatus], Mapping[str, StoreError]]:
+    """Return the shards, their nodes, and why shards cannot be read."""
+    names = [HOME_SHARD] if throttle.parts is None else throttle.parts.shards
+    stores = {
+        str(name): (part.store, _slot_of(part))
+        for name, part in zip(names, throttle.app_parts, strict=True)
+    }
+    before = _read(throttle)
+    nodes = Nodes({name: stores[name] for name in before.values})
     try:
-        while True:
-            page = part.run_plan(read_page(part.observer, after, _PAGE))
-            limits += len(page.limits)
-            waiting += sum(limit.waiting for limit in page.limits)
-            if page.next is None:
-                return ShardStatus(name, url, slot, limits, waiting)
-            after = page.next
+        first = nodes.read()
+        time.sleep(seconds)
+        after, last = _read(throttle), nodes.read()
+    finally:
+        nodes.close()
+
+    def status(name: str, store: Store, slot: int | None) -> ShardStatus:
+        if name not in before.values or name not in after.values:
+            error = {**before.lost, **after.lost}[name]
+            return ShardStatus(name, store.url, slot=slot, error=str(error))
+        old, new = before.values[name], after.values[name]
+        node = nodes.of_shard.get(name)
+        return ShardStatus(
+            *(name, store.url, node, slot, new.limits, new.waiting),
+            granted=max(0.0, new.granted - old.granted) / ((new.at - old.at) / MICROSECONDS),
+            core=None if node is None else slot_core_between(first[node], last[node], slot),
+            outage_seconds=new.outage_seconds,
+        )
+
+    found = [status(name, *place) for name, place in stores.items()]
+    return found, nodes_between(first, last, found), {**before.lost, **after.lost}
+
+
+def _read(throttle: AppLimits) -> Reading[Load]:
+    """Return the load of each shard. A single one may be lost, too."""
+    try:
+        return throttle.read(read_load)
     except StoreError as error:
-        return ShardStatus(name, url, slot, None, None, str(error))
+        return Reading({}, {str(HOME_SHARD): error})
+
+
+def _slot_of(part: AppLimits) -> int | None:
+    return key_slot(part.keys.limits.encode()) if is_cluster_url(part.store.url) else None
 
 
 def _read_epoch(home: AppLimits) -> int:
@@ -86,13 +126,27 @@ def _read_epoch(home: AppLimits) -> int:
     return int(epoch or 0)
 
 
-def _cell(value: str | int | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else value
+def _shard_row(one: ShardStatus) -> Row:
+    return Row(
+        (
+            one.shard,
+            one.node or one.server,
+            _cell(one.slot, str),
+            _cell(one.limits),
+            _cell(one.waiting),
+            _cell(one.granted, lambda number: amount(round(number, 1))),
+            _cell(one.core, "{:.1%}".format),
+            _cell(one.outage_seconds, age),
+        )
+    )
 
 
-def _notes(found: list[ShardStatus], epoch: int) -> Iterator[str]:
-    yield ""
-    for each in found:
-        if each.error:
-            yield f"{each.shard} cannot be read: {each.error}"
-    yield f"epoch {epoch}"
+def _node_row(one: NodeStatus) -> Row:
+    memory = _cell(one.memory, lambda size: f"{size / _MEBIBYTE:,.1f} MiB")
+    return Row(
+        (one.node, str(one.shards), _cell(one.core, "{:.1%}".format), memory, _cell(one.replicas))
+    )
+
+
+def _cell(value: Any, text: Callable[[Any], str] = "{:,}".format) -> str:
+    return "-" if value is None else text(value)

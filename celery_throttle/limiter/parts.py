@@ -282,7 +282,7 @@ class ShardedPlans:
     @property
     def limits(self) -> Mapping[str, Limits]:
         """The limits of the code in the home shard."""
-        return self.parts.home.limits
+        return self.parts.home.plans.limits
 
     acquire = _in_one(AcquirePlans.acquire, _of_requirement)
     try_acquire = _in_one(AcquirePlans.try_acquire, _of_requirement)
@@ -328,13 +328,13 @@ class ShardedPlans:
         now, every = 0, set[str]()
         for part in self.parts.all():
             at, names = yield from on(part, part.plans.list_names())
-            now, every = now or at, every.union(names, part.limits)
+            now, every = now or at, every.union(names, part.plans.limits)
         return now, sorted(every)
 
     def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
         """Put limits of the code in force, each in its shard."""
         for part in self.parts.all():
-            left = {name: limits[name] for name in part.limits if name in limits}
+            left = {name: limits[name] for name in part.plans.limits if name in limits}
             while left:
                 try:
                     yield from on(part, part.plans.register(left, now))

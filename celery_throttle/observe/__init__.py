@@ -11,6 +11,7 @@ is below it.
     status/      limits, waiting tasks, workers, fan-outs, changes, what was counted in a time
     report.py    what was counted, with advice
     merged.py    one value of those of several shards
+    nodes.py     how busy shards and nodes are
     forecasts/   when the waiting tasks will have started
     metrics/     the figures of all limits for monitoring, and Prometheus
     text.py, status_text.py  the values as words and as JSON

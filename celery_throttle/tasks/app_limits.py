@@ -66,14 +66,14 @@ class AppLimits(Limiter):
     def __init__(self, app: Celery, given: Mapping[str, Any]) -> None:
         self.app = app
         self.clock = None
-        self._given = given
+        self.given = given
         self._declared: Declared | None = None
         self._looked_up: dict[LimitRef, float] = {}
 
     @cached_property
     def settings(self) -> Settings:
         """The settings in force, read at first use."""
-        return Settings(self.app.conf, self._given)
+        return Settings(self.app.conf, self.given)
 
     @cached_property
     def rules_file(self) -> AppRules | None:

@@ -310,3 +310,17 @@ def test_shards_decide_as_one_server_does(calls: list[tuple[tuple[str, int | Non
             continue
         item: Any = name if key is None else (name, key)
         assert plain[item].try_acquire(cost).remaining == sharded[item].try_acquire(cost).remaining
+
+
+def test_without_the_home_shard_other_shards_are_shown(
+    make: MakeLimiter, own_server: Server, redis_url: str
+) -> None:
+    limiter = make({"far": {"limits": ["mail"], "url": redis_url}}, url=own_server.url)
+    limiter["mail"].acquire(3)
+    own_server.stop()
+    status = limiter.status()
+    assert ([one.name for one in status.limits], status.lost_shards) == (["mail"], ("home",))
+    assert limiter["mail"].status().totals.granted == 3
+    with pytest.raises(StoreError, match="shard 'home': the server at"):
+        limiter.changes()
+    own_server.start()

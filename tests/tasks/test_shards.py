@@ -108,3 +108,11 @@ def test_a_call_is_one_command_in_the_shard_of_its_limit(
         for _ in range(10):
             throttle["mail"].acquire()
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 10
+
+
+def test_limits_are_registered_each_in_its_shard(app: Any, redis_url: str) -> None:
+    app.throttle.register()
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        assert client.hkeys(f"{DEFAULT_PREFIX}:limits") == ["api"]
+        mail = shard_prefix(DEFAULT_PREFIX, Shard("mail"))
+        assert sorted(client.hkeys(f"{mail}:limits")) == ["mail", "news"]

@@ -16,7 +16,7 @@ from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.merged import Reading
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import Observer, pair_up, read_keys
 from celery_throttle.observe.status.stored import read_names
 from celery_throttle.observe.status_text import lost_texts
 from celery_throttle.operations.plan import Plan
@@ -59,7 +59,10 @@ class Target:
         url, prefix = self._root.params["url"], self._root.params["prefix"]
         if url:
             app = Celery("celery-throttle", set_as_current=False)
-            return AppLimits(app, {"url": url, "prefix": prefix})
+            given = {"url": url, "prefix": prefix}
+            home = AppLimits(app, given)
+            shards = home.run_plan(_read_shards(home.observer)) if home.observer.has_server else {}
+            return AppLimits(app, {**given, "shards": shards}) if shards else home
         raise CommandError(
             "no server is named; give --url, or set THROTTLE_URL, for example to "
             "redis://localhost:6379/1",
@@ -71,8 +74,8 @@ class Target:
         """The limits of the app, or of the server: the latter have no queues of their own."""
         if self.has_app:
             return self.throttle
-        settings = self.throttle.settings
-        return Limiter(settings.url, prefix=settings.prefix)
+        settings, given = self.throttle.settings, self.throttle.given
+        return Limiter(settings.url, prefix=settings.prefix, shards=given.get("shards"))
 
     @property
     def code_limits(self) -> Mapping[str, Limits] | None:
@@ -109,6 +112,28 @@ class Target:
     def queue_name(self, queue: str) -> str:
         """Return the name of a queue without its broker, if that is the app's."""
         return queue.removeprefix(self.throttle.own_broker) if self.has_app else queue
+
+
+def _read_shards(observer: Observer) -> Plan[dict[str, dict[str, Any]]]:
+    """Return the shards that the home shard knows, as the settings of an app write them.
+
+    Passwords are not stored: a shard on another server that needs one counts as lost.
+    """
+    _, (flat,) = yield from read_keys(observer, ("HGETALL", observer.keys.shards))
+    fields = pair_up(flat)
+    shards: dict[str, dict[str, Any]] = {}
+    for name, entry in fields.items():
+        shard = entry.split(" ")[1] if " " in entry else "@"
+        identity = fields.get(f"@{shard}")
+        if not name.startswith("@") and identity is not None:
+            by_key, _, url = identity.partition(" ")
+            about: dict[str, Any] = {
+                "limits": [],
+                "by_key": int(by_key) or None,
+                "url": url or None,
+            }
+            shards.setdefault(shard, about)["limits"].append(name)
+    return shards
 
 
 def pass_target(command: F) -> F:
