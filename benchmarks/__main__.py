@@ -39,6 +39,7 @@ NAMES = (
     "paced",
     "workers",
     "shards",
+    "capacity",
     "steps",
     "slots",
     "forecasts",
