@@ -40,6 +40,7 @@ NAMES = (
     "paced",
     "workers",
     "shards",
+    "capacity",
     "steps",
     "slots",
     "forecasts",

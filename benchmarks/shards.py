@@ -3,9 +3,9 @@
 Workers are simulated, as in ``workers.py``; the scripts and the servers are real.
 
 *Fleets*: 1, 16 and 64 shards, four of them on a node. Each node has the same load. Calls are
-counted by shard, on one server. First nothing waits (*idle*). Then half of the workers stop for a
-third of the time. *Quota used*, *fullest second* and *longest delay* are those of the limit that
-did worst.
+counted by shard, on one server. First nothing waits (*idle*), then tasks do (*busy*). After that,
+half of the workers stop for a third of the time. *Quota used*, *fullest second* and *longest delay*
+are those of the limit that did worst.
 
 *Nodes*: eight shards on 1, 2 and 4 servers, each of which has the load of the one shard that it is
 compared with, in turn. Processor time is that of all servers. *Divided*: the load of that one
@@ -88,7 +88,7 @@ def _protocols(urls: Sequence[str], shards: int, limit: str) -> list[Protocol]:
 def _fleet(workers: int, shards: int, nodes: int, options: Options) -> Iterator[Figure]:
     what = f"{workers:,} workers, {shards} shards on {nodes} nodes"
     options.say(f"shards: {what}")
-    rate, seconds = NODE_RATE * nodes // shards, options.pick(9, 6)
+    rate, seconds = NODE_RATE * nodes // shards, options.pick(12, 6)
     with ValkeyServer() as server:
         lines = _protocols([f"{server.connection_url}/0"], shards, f"{rate}/s")
         longest = (
@@ -97,29 +97,32 @@ def _fleet(workers: int, shards: int, nodes: int, options: Options) -> Iterator[
         fleet = make_fleet(lines, workers, processes=PROCESSES, poll_interval=longest)
         fleet.run(12)
         idle = _run_counted(fleet, 10, nodes)
-        for number in range(rate * (seconds + 2)):
+        for number in range(rate * (seconds + 6)):
             for one in lines:
                 one.park(str(number), ["paced"], may_run=False)
+        for one in lines:  # their starts are spread evenly
+            one.clock.advance(1 / rate / shards)
+            one.limiter["paced"].acquire()
         for number in range(2 * shards):  # those that the parked tasks wake
             fleet.wake(fleet.all[number % workers], number // 2)
         began = fleet.now
-        busy = _run_counted(fleet, seconds, nodes, stops=True)
+        fleet.run(1)  # the polls are in step
         starts = count_starts(fleet)
+        busy = _run_counted(fleet, 3, nodes)
+        starts = count_starts(fleet) - starts
+        run_with_stops(fleet, seconds)
         for one in lines:
             one.close()
     yield Figure(f"{what}: calls a second of the busiest node, idle", "", idle, at_most=100)
-    yield Figure("  calls a second of the busiest node", "", busy)
-    yield Figure("  calls of workers a task", "", busy * nodes * seconds / starts)
+    yield Figure("  busy", "", busy)
+    yield Figure("  calls of workers a task", "", busy * nodes * 3 / starts)
     yield from quality(f"{rate}/s", starts_since(fleet, began + SECOND))
 
 
-def _run_counted(fleet: Workers, seconds: float, nodes: int, *, stops: bool = False) -> float:
+def _run_counted(fleet: Workers, seconds: float, nodes: int) -> float:
     """Run; return the calls a second of the node that gets most."""
     before = fleet.calls_of.copy()
-    if stops:
-        run_with_stops(fleet, seconds)
-    else:
-        fleet.run(seconds)
+    fleet.run(seconds)
     shards = len(fleet.all[0].shards)
     by_node = [0] * nodes
     for shard in range(shards):
@@ -128,16 +131,17 @@ def _run_counted(fleet: Workers, seconds: float, nodes: int, *, stops: bool = Fa
 
 
 class Cost(NamedTuple):
-    """Of one task: processor time of all servers and calls; and the busiest server's share."""
+    """Of one task: processor time and commands of all servers, and calls."""
 
     us: float
+    commands: float
     calls: float
     busiest: float  #: processor time of that server, of the mean
 
 
 def _nodes(options: Options) -> Iterator[Figure]:
     rounds: list[list[Cost]] = []
-    for _ in range(options.pick(5, 1)):  # in turn, as the machine may do other things
+    for _ in range(options.pick(3, 1)):  # in turn, as the machine may do other things
         options.say(f"shards: {SHARDS} shards on {NODES} nodes")
         one = _cost(1, 1, KEYS, options)
         many = [_cost(SHARDS, nodes, KEYS * SHARDS, options) for nodes in NODES]
@@ -150,6 +154,9 @@ def _nodes(options: Options) -> Iterator[Figure]:
         us = [some[number].us / some[0].us for some in rounds]
         yield Figure(f"{SHARDS} shards on {nodes} nodes: processor time a task", "us", cost.us)
         yield Figure("  of one shard's", "", median(us), at_most=1.05, rounds=us)
+        yield Figure(
+            "  commands of scripts a task, of one shard's", "", cost.commands / one.commands
+        )
         yield Figure("  calls of workers a task", "", cost.calls)
         yield Figure("  of one shard's", "", cost.calls / one.calls, at_most=1.02)
         yield Figure("  busiest node, of the mean", "", cost.busiest, at_most=1.1)
@@ -182,11 +189,12 @@ def _cost(shards: int, nodes: int, keys: int, options: Options) -> Cost:
         calls, started = sum(fleet.calls.values()), count_starts(fleet)
         fleet.run(seconds)
         tasks, calls = count_starts(fleet) - started, sum(fleet.calls.values()) - calls
-        unused, *us = (
-            cost_between(then, state_of(client), tasks).us
+        costs = [
+            cost_between(then, state_of(client), tasks)
             for then, client in zip(before, (control, *clients), strict=True)
-        )
+        ]
         for one in lines:
             one.close()
-    us = [one - unused for one in us]  # virtual time is slower than the clock of the servers
-    return Cost(sum(us), calls / tasks, max(us) / mean(us))
+    # Virtual time is slower than the clock, by which a server does something without calls, too.
+    us = [one.us - costs[0].us for one in costs[1:]]
+    return Cost(sum(us), sum(one.commands for one in costs), calls / tasks, max(us) / mean(us))

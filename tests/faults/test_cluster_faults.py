@@ -123,7 +123,7 @@ def test_nodes_are_lost_and_slots_move(
         for key in range(KEYS):
             bench.send("mailed", range(key, TASKS, KEYS), f"t{key}")
         bench.start_workers(2)
-        bench.until(lambda: min(counts(bench).values()) >= 5, "starts of each key", seconds=300)
+        bench.until(lambda: min(counts(bench).values()) >= 8, "starts of each key", seconds=300)
         before = bench.now() - 5, bench.now()
         spans = {
             "killed": (first, lose(cluster, bench, first, signal.SIGKILL)),
