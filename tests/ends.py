@@ -12,6 +12,7 @@ from celery_throttle.limiter.leases import Slot
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.key import LimitRef
+from tests.shards import stores_of
 
 
 class End:
@@ -69,8 +70,7 @@ def make_ends(kind: str) -> Iterator[MakeEnd]:
         return End(limiter, loop)
 
     yield end
-    parts = [part for each in limiters for part in (each.parts.all() if each.parts else [each])]
-    for store in {part.store for part in parts}:
+    for store in {store for limiter in limiters for store in stores_of(limiter)}:
         if loop is None:
             store.close()
         else:

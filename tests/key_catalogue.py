@@ -69,8 +69,8 @@ SCRIPT_GROUPS: Mapping[str, str] = {
         "cancel, claim, discard, enlist, park, recall_quarantined, requeue, withdraw, "
         "withdraw_lines"
     ),
-    "definition scripts": "apply_rules, define, leave, set_weight",
-    "pause scripts": "learn, pause, reset, resume",
+    "definition scripts": "apply_rules, define, enter, leave, set_weight",
+    "pause scripts": "enter, leave, learn, pause, pause_for_slots, reset, resume",
     "fan-out scripts": (
         "cancel, claim, discard, enlist, list_results, pause, "
         "recall_quarantined, record_outcomes, requeue, resume, withdraw, withdraw_lines"
@@ -101,10 +101,11 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         KeyKind(
             _KEYS.shards,
             "hash",
-            "limits that are in other shards, or in this one of several, each with an epoch",
+            "limits that are in other shards, or in this one of several, each with an epoch; of "
+            "those that move, what was there, and since when (us) their units count as in use",
             Expiry.NEVER,
             "",
-            "apply_rules, assign, define, leave",
+            "apply_rules, assign, define, enter, leave",
         ),
         *_kinds(
             Expiry.ALWAYS,

@@ -57,6 +57,11 @@ def shard_limiter(
     return limiter
 
 
+def stores_of(limiter: Limiter) -> set[Store]:
+    """Return the connections of all shards of a limiter."""
+    return {part.store for part in ([limiter] if limiter.parts is None else limiter.parts.all())}
+
+
 class Scene:
     """Tasks that wait in several shards, two of them on a server of its own, with one worker.
 

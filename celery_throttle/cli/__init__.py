@@ -25,7 +25,7 @@ _MODULES = {
     "fan_outs": ("fanouts", "fanout"),
     "history": ("history", "report"),
     "workers": ("workers",),
-    "shards": ("shards",),
+    "shard_moves": ("shards",),
     "serve": ("metrics", "web"),
     "rules": ("check", "diff", "apply", "dump"),
 }

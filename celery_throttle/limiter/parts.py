@@ -128,6 +128,22 @@ class Parts:
             found[refs] = part
         return part
 
+    def find_shard(self, refs: Iterable[LimitRef]) -> Plan[Shard]:
+        """Return the shard that has all of some limits.
+
+        If that would be two by what is known, the home shard says where each is: they may have
+        moved. Raises as :meth:`ShardMap.shard_of_all` and :meth:`locate`.
+        """
+        refs = tuple(refs)
+        try:
+            return self.shard_map.shard_of_all(refs)
+        except OtherShardError:
+            raise
+        except ConfigurationError:
+            for name in dict.fromkeys(ref.name for ref in refs):
+                yield from self.locate(name)
+        return self.shard_map.shard_of_all(refs)
+
     def find_all(self, ref: LimitRef) -> list[LimiterCore]:
         """Return the parts that have a limit: several if it is divided by key and has none."""
         return [self[shard] for shard in self.shard_map.shards_of(ref)]
@@ -313,7 +329,10 @@ class ShardedPlans:
         """
         refs = tuple(refs)
         for _ in range(_MAX_ATTEMPTS - 1):
-            part = self.parts.find(refs)
+            try:
+                part = self.parts.find(refs)
+            except ConfigurationError:
+                part = self.parts[(yield from self.parts.find_shard(refs))]
             try:
                 return (yield from on(part, make(part.plans)))
             except OtherShardError as error:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from celery_throttle.errors import StoreError
+from celery_throttle.errors import ConfigurationError, StoreError
 from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.moves import LimitMove, MovePreview
 from celery_throttle.limiter.parts import Parts, ShardedPlans, on
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import HOME, Shard
@@ -18,6 +19,7 @@ from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.stored import read_stored
 from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 
 T = TypeVar("T")
@@ -89,6 +91,78 @@ class ShardedCore(LimiterCore):
         with suppress(StoreError):  # without the home shard, it is where it is known to be
             self.run_plan(parts.locate(ref.name))
         return parts.shard_map.shards_of(ref)  # type: ignore[no-any-return]  # of the parts
+
+    def move_to_shard(
+        self,
+        limits: str | Iterable[str],
+        shard: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Move limits from the shards in which they are to another one, with all their keys.
+
+        Definitions, weights and pauses move as well. Limits with a rate begin used up there: no
+        unit is granted twice, and unused bursts are lost. Slots are not taken while the move waits
+        until all slots in use are released. Waiting tasks stay in their lines until workers let
+        them wait in the other shard, after tasks that have come there before. If the call is
+        interrupted, repeat it: the same call goes on.
+
+        First give all processes the same ``throttle_shards``, which has the shard. The call does
+        not change that setting: see :doc:`/how-to/shards`.
+
+        Args:
+            limits: The name of the limit, or the names of several. Limits that tasks need together
+                move in one call.
+            shard: The name of the entry in ``throttle_shards``, or ``"home"``.
+            reason: The reason, up to 500 characters; recorded in the log of changes.
+            by: The author, up to 500 characters. Default: the user and host of this process.
+
+        Raises:
+            ConfigurationError: The settings have no such shard, or it divides its limits by key; a
+                live worker does not have it; a task needs one of the limits together with another
+                one, which does not move. Nothing was changed.
+            UnknownLimitError: A limit is not defined.
+            StoreError: A server could not be reached. Repeat the call when it is back.
+        """
+        self.run_plan(self._move(limits, shard).run(Author.of(by, reason)))
+
+    async def amove_to_shard(
+        self,
+        limits: str | Iterable[str],
+        shard: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """The asyncio twin of :meth:`move_to_shard`."""
+        await self.arun_plan(self._move(limits, shard).run(Author.of(by, reason)))
+
+    def preview_move(self, limits: str | Iterable[str], shard: str) -> list[MovePreview]:
+        """Return what :meth:`move_to_shard` would cost now, for each limit.
+
+        Raises:
+            ConfigurationError: As for :meth:`move_to_shard`.
+            UnknownLimitError: A limit is not defined.
+            StoreError: A server could not be reached.
+        """
+        return self.run_plan(self._move(limits, shard).preview())
+
+    def _move(self, limits: str | Iterable[str], shard: str) -> LimitMove:
+        if self.parts is None or not self.parts.home.observer.has_server:
+            raise ConfigurationError(
+                "limits move between the shards of throttle_shards on servers, of which there are "
+                "none here; allowed: several shards, not in memory"
+            )
+        names = [limits] if isinstance(limits, str) else list(dict.fromkeys(limits))
+        return LimitMove(self.parts, names, shard, self.limits_together())
+
+    def limits_together(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Yield what needs several limits in one call: what it is called, and their names.
+
+        :meta private:
+        """
+        yield from ()
 
 
 def read_waiting(

@@ -371,7 +371,8 @@ class Change:
         at: When the change was made.
         action: ``"define"``, ``"undefine"`` or ``"end"`` of a definition at run time; ``"code"`` or
             ``"rules"`` for a definition of these layers; ``"weight"``; ``"pause"``, ``"resume"`` or
-            ``"reset"``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks;
+            ``"reset"``; ``"shard"`` of a limit that has moved to another shard, whose names are
+            ``old`` and ``new``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks;
             ``"cancel"`` of a fan-out.
         limit: The name of the limit; for the change of a key, also ``:`` and the encoded key;
             ``"fan-out "`` and the encoded name of a fan-out; empty for waiting tasks of all limits.

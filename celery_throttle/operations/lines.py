@@ -105,7 +105,12 @@ class WithdrawPlans:
     def lines(self, queue: str) -> Plan[dict[str, int]]:
         """Return the lines of a queue, and how many tasks wait in each."""
         rows = yield from _scan(self.keys.queue(queue).lines, "lines", self._filter)
-        return {line.decode(): count for line, count in rows}
+        return {line.decode(): count for line, count, *_ in rows}
+
+    def limits_of_lines(self, queue: str) -> Plan[list[tuple[int, list[str]]]]:
+        """Return of each line of a queue how many tasks wait, and the names of its limits."""
+        rows = yield from _scan(self.keys.queue(queue).lines, "lines", self._filter)
+        return [(count, [name.decode() for name in names]) for _, count, *names in rows]
 
     def count_quarantined(self, queue: str) -> Plan[int]:
         """Return the number of tasks of a queue that are in quarantine."""

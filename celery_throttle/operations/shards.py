@@ -8,10 +8,12 @@ definition of its limits, and a limit is defined in one shard only:
   the home shard has defined is there. ``define.lua`` and ``apply_rules.lua`` get the epoch of the
   answer.
 * The home shard defines no limit that its map assigns to another shard.
-* A limit moves in three steps, each of which may be repeated: :func:`begin_move` in the home shard,
-  from which on no answer names the shard that it leaves; :func:`leave` there, which removes the
-  definition, and refuses every later one with an older answer; :func:`end_move` in the home shard.
-  So no two shards have the limit at any time.
+* A limit moves in steps, each of which may be repeated: :func:`begin_move` in the home shard, from
+  which on no answer names the shard that it leaves; :func:`leave` there, which removes the
+  definition, and refuses every later one with an older answer; :func:`enter` where it goes, as if
+  all its units were in use; :func:`end_move` in the home shard; :func:`hand_over` of the tasks that
+  wait where it was. So no two shards have the limit at any time. See
+  :mod:`celery_throttle.limiter.moves`.
 
 If the home shard loses its data, the map is lost. Until it is made anew, a process that proposes
 another shard for a limit, or none, is granted the limit there as well: by its rate and burst, once
@@ -26,14 +28,17 @@ shard of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
+from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import HOME, ShardEntry, check_here
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
-from celery_throttle.operations.plan import HomeCall, Plan, PlanContext
+from celery_throttle.operations.lines import END
+from celery_throttle.operations.plan import HomeCall, Plan, PlanContext, translate
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.store.url import safe_url
@@ -136,16 +141,38 @@ class ShardFence:
         shard = location.removeprefix("@")
         if " " in shard:  # it is being moved
             return
+        to = ShardIdentity(shard)
         if location.startswith("@"):
-            yield HomeCall(_leave_call(self.home, name, epoch, shard, has_gone=True))
-            due = make_due(PlanContext({}, self.home, context.clock), name)
-            reply = None
-            with suppress(StopIteration):
-                while True:
-                    reply = yield HomeCall(due.send(reply))  # type: ignore[arg-type]  # a call
+            at_home = PlanContext({}, self.home, context.clock)
+            yield from translate(hand_over(at_home, name, epoch, to), HomeCall)  # type: ignore[arg-type]  # of calls
         if shard != self.identity.name:
-            yield _leave_call(context.keys, name, epoch, shard, has_gone=True)
-            yield from make_due(context, name)
+            yield from hand_over(context, name, epoch, to)
+
+
+class Move(NamedTuple):
+    """A move that has begun.
+
+    Attributes:
+        name: that of the limit.
+        source: the name of the shard that the limit leaves.
+        epoch: of the map; it is above that of every answer that the limit is there.
+    """
+
+    name: str
+    source: str
+    epoch: int
+
+
+class Left(NamedTuple):
+    """What a shard had of a limit that has left it.
+
+    Attributes:
+        packed: as ``leave.lua`` replies it: definitions, weights and pauses.
+        has_slots: whether the limit has slots.
+    """
+
+    packed: bytes
+    has_slots: bool
 
 
 def locate(home: Keys, name: str) -> Plan[str | None]:
@@ -154,25 +181,25 @@ def locate(home: Keys, name: str) -> Plan[str | None]:
     Raises:
         StoreError: it is being moved, or the home shard cannot be reached.
     """
+    location = yield from read_location(home, name)
+    _check_no_move(name, location)
+    return location or None
+
+
+def read_location(home: Keys, name: str) -> Plan[str]:
+    """Return the name of the shard that has a limit; empty if it is nowhere.
+
+    While it moves, the shards that it leaves and goes to, separated by a space.
+
+    Raises:
+        StoreError: the home shard cannot be reached.
+    """
     args: list[Argument] = ["", "HGET", 1, name, "HEXISTS", 1, name]
     _, entry, at_home = yield HomeCall(Call(script("read"), [home.shards, home.limits], args))
     if entry is None:
-        return HOME if at_home else None
+        return HOME if at_home else ""
     _, _, location = entry.decode().partition(" ")
-    _check_no_move(name, location)
     return HOME if location == "@" else str(location)
-
-
-class Move(NamedTuple):
-    """A move that has begun.
-
-    Attributes:
-        source: the name of the shard that the limit leaves.
-        epoch: of the map; it is above that of every answer that the limit is there.
-    """
-
-    source: str
-    epoch: int
 
 
 def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
@@ -182,7 +209,7 @@ def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
         ConfigurationError: the limit is in the shard, or moves to another one, or other processes
             have another shard with the same name.
     """
-    epoch, identity, location = yield _assign_call(home, "move", to, [name])
+    epoch, identity, location = yield HomeCall(_assign_call(home, "move", to, [name]))
     _check_identity(to, identity.decode())
     source, _, target = location.decode().partition(" ")
     if target != to.name:
@@ -191,25 +218,64 @@ def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
             f"limit {name!r} cannot move to shard {to.name!r}: it {moves}; allowed: another shard, "
             "after any other move has ended"
         )
-    return Move(source, int(epoch))
+    return Move(name, source, int(epoch))
 
 
-def leave(context: PlanContext, name: str, move: Move, to: ShardIdentity) -> Plan[bool]:
-    """Remove a limit from the shard that it leaves; False if tasks wait at it: then do nothing.
+def leave(context: PlanContext, move: Move, to: ShardIdentity) -> Plan[Left]:
+    """Remove a limit from the shard that it leaves; return what was there.
 
-    Definitions and weights that were set at run time are removed as well.
+    Tasks that wait at the limit stay until :func:`hand_over`.
     """
-    return bool((yield _leave_call(context.keys, name, move.epoch, to.name)))
+    packed, has_slots = yield _leave_call(context, move.name, move.epoch, to.name)
+    return Left(packed, bool(has_slots))
 
 
-def end_move(home: Keys, name: str, to: ShardIdentity) -> Plan[None]:
-    """End the move of a limit, which every shard that it was in has left. In the home shard."""
-    yield _assign_call(home, "arrive", to, [name])
+def enter(
+    context: PlanContext, move: Move, left: Left, to: ShardIdentity, author: Author
+) -> Plan[None]:
+    """Put a limit in force, used up, in the shard that it moves to. Nothing if that was done."""
+    args = [context.now(), move.name, move.epoch, left.packed, move.source, to.name, author.pack()]
+    yield Call(script("enter"), context.keys.shard_move, args)
 
 
-def _leave_call(keys: Keys, name: str, epoch: int, shard: str, *, has_gone: bool = False) -> Call:
-    names = [*keys.definition_change, keys.waiting_list_index(name)]
-    return Call(script("leave"), names, ["", name, epoch, shard, int(has_gone)])
+def count_slots(context: PlanContext, name: str, pause: float, author: Author) -> Plan[int]:
+    """Return how many slots of a limit and its keys are in use. In the shard that it leaves.
+
+    It is paused meanwhile, and for ``pause`` seconds longer.
+    """
+    keys, whole = context.keys, LimitRef(name, None)
+    names = [*keys.pause_change(whole)[:3], keys.entries(whole)]
+    cursor, used = b"", 0
+    while cursor != END:
+        args = [context.now(), to_us(pause), author.pack(), cursor or "0"]
+        cursor, found = yield Call(script("pause_for_slots"), names, args)
+        used += found
+    return used
+
+
+def end_move(home: Keys, names: Sequence[str], to: ShardIdentity) -> Plan[int]:
+    """End the move of limits, which every shard that they were in has left. In the home shard.
+
+    Returns the epoch of the map.
+    """
+    epoch, *_ = yield HomeCall(_assign_call(home, "arrive", to, names))
+    return int(epoch)
+
+
+def hand_over(context: PlanContext, name: str, epoch: int, to: ShardIdentity) -> Plan[None]:
+    """Let the tasks of a shard go to another one, in which the limit is at which they wait.
+
+    A worker claims them here, without units, and its gate decides about them there.
+    """
+    yield _leave_call(context, name, epoch, to.name, has_gone=True)
+    yield from make_due(context, name)
+
+
+def _leave_call(
+    context: PlanContext, name: str, epoch: int, shard: str, *, has_gone: bool = False
+) -> Call:
+    args = [context.now(), name, epoch, shard, int(has_gone)]
+    return Call(script("leave"), context.keys.shard_move, args)
 
 
 def _assign_call(

@@ -136,6 +136,12 @@ class Keys:
         heads = (f"{self.prefix}:{kind}:" for kind in ("state", "entries", "own"))
         return self.limits, self.rules, self.names, self.changes, *heads, self.shards
 
+    @property
+    def shard_move(self) -> tuple[str, ...]:
+        """The keys of a move of a limit to another shard, in the scripts' order."""
+        heads = (f"{self.prefix}:{kind}:" for kind in ("pause", "paused-by", "paused"))
+        return *self.definition_change, *heads
+
     def claims(self, worker: str) -> str:
         """Return the key of the claims of a worker."""
         return f"{self.prefix}:claims:{worker}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from math import inf
@@ -326,6 +326,14 @@ class AppLimits(Limiter):
                 templates = () if limits is None else limits.templates
                 names.update(template.name for template in templates if template.parts)
         return names
+
+    def limits_together(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Yield the tasks of the app, and the names of the limits that each needs in one call."""
+        for name, task in sorted(self.app.tasks.items()):
+            with suppress(ThrottleError):  # such a task fails
+                limits = self.task_limits(task)
+                if limits is not None:
+                    yield f"task {name!r}", frozenset(limits.names)
 
 
 class AppPart(AppLimits):

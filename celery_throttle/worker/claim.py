@@ -75,8 +75,8 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """A name that no other claim of any worker has."""
-        return f"{self.claims.worker} {self.token}"
+        """A name that no other claim of any worker has, in any shard."""
+        return f"{self.claims.worker} {self.token} {self.claims.keys.prefix}"
 
     @property
     def is_started(self) -> bool:

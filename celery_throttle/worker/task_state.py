@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
 
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, StoreError
 from celery_throttle.limits.key import LimitRef, check_name
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Taken
@@ -123,7 +123,7 @@ class TaskState:
     claim: Claim | None = None
     shard: Any = None  #: the shard that decides about it, once that was found
     #: Why no shard can decide about it; None if one can.
-    shard_error: ConfigurationError | None = None
+    shard_error: ConfigurationError | StoreError | None = None
     status = Status.RECEIVED
     #: The fields of Celery's event ``task-received``, until it is sent; see `announcements.py`.
     receipt: dict[str, Any] | None = None

@@ -189,9 +189,9 @@ class ThrottleWorker:
     def gate_for(self, request: Any) -> Gate:
         """Return the gate that decides about a request: that of the shard of its limits.
 
-        A claimed task belongs to the shard of its claim, and a task without limits to the home
-        shard, as does one whose limits are in two shards, which fails there. The shard is found
-        once for each request.
+        A task that was claimed with its units belongs to the shard of its claim, and a task without
+        limits to the home shard, as does one whose limits are in two shards, which fails there. The
+        shard is found once for each request.
         """
         if len(self._shards) == 1:
             return self._home.gate
@@ -204,8 +204,9 @@ class ThrottleWorker:
     def _find_shard(self, request: Any) -> Shard | None:
         """Return the shard of a request; None as long as threads compute which limits it has."""
         task = request.throttle_state
-        if task.claim is not None:
-            return next(each for each in self._shards.values() if each.claims is task.claim.claims)
+        claim = task.claim
+        if claim is not None and (claim.has_units or claim.is_surplus):
+            return next(each for each in self._shards.values() if each.claims is claim.claims)
         try:
             try:
                 limits = limits_of(self._throttle, request)
@@ -217,7 +218,7 @@ class ThrottleWorker:
         except ThrottleError:  # the gate raises it as well, and fails the task
             return self._home
         try:
-            return self._shards[self._parts.shard_map.shard_of_all(refs)]
-        except ConfigurationError as error:
+            return self._shards[self._throttle.run_plan(self._parts.find_shard(refs))]
+        except (ConfigurationError, StoreError) as error:
             task.shard_error = error
             return self._home

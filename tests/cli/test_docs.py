@@ -48,7 +48,7 @@ def test_every_command_is_on_the_page() -> None:
     for name in throttle.list_commands(context):
         command = throttle.get_command(context, name)
         if isinstance(command, click.Group):
-            assert all(f"| `{name} {one}" in PAGE for one in ("show", "pause", "cancel"))
+            assert all(f"| `{name} {one}" in PAGE for one in command.commands)
         else:
             assert f"| `{name}" in PAGE
 
@@ -130,7 +130,8 @@ COMMANDS = {
 
 def test_the_page_has_the_fields_of_each_command() -> None:
     values = {name for name in ROWS if name.startswith("*")}
-    assert {name for name in ROWS if name.strip("`").split()[0] in throttle._modules} == {*COMMANDS}
+    of_commands = {name for name in ROWS if name.strip("`").split()[0] in throttle._modules}
+    assert of_commands == {*COMMANDS, "`shards move`"}  # which needs several shards
     assert values == {"*limit*", "*pause*", "*fan-out*"}
 
 

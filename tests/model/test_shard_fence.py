@@ -1,7 +1,8 @@
 """Model checking of the fence: processes with different settings, moves, and crashes at any point.
 
-At every moment a limit is defined in one shard at most, so it is granted in one. In the end each
-process finds it in the same shard.
+At every moment a limit is defined in one shard at most, so it is granted in one. However often it
+moves, no more units are granted than its burst, for each key. In the end each process finds it in
+the same shard.
 """
 
 from __future__ import annotations
@@ -19,9 +20,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from celery_throttle import ConfigurationError, Limiter, StoreError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import HOME, OtherShardError
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import define, register_missing
 from celery_throttle.operations.plan import HomeCall, Plan
-from celery_throttle.operations.shards import ShardIdentity, begin_move, end_move, leave
+from celery_throttle.operations.shards import (
+    ShardIdentity,
+    begin_move,
+    end_move,
+    enter,
+    hand_over,
+    leave,
+)
 from tests.shards import HOME_KEYS, keys_of, shard_limiter
 from tests.sizes import WHOLE
 
@@ -29,11 +38,13 @@ SHARDS = (HOME, "mail", "erp")
 PROCESSES = range(3)
 NAME = "api"
 REF = LimitRef(NAME, None)
+AUTHOR = Author.of()
 
 #: What must be seen, or its laws are not tested.
 RARE = {
     *("register_missing", "define", "refused", "refused on the way", "old answer"),
     *("moved", "is there", "crashed", "resumed move", "lost", "two at the end", "gave up"),
+    *("took", "took after a move", "refused after a move"),
 }
 
 _processes = st.sampled_from(PROCESSES)
@@ -72,6 +83,9 @@ class Fence(RuleBasedStateMachine):
         self.move: Any = None
         self.move_call: Any = None
         self.moves = 0
+        #: Units that were granted, by key; the home shard has not lost its data before.
+        self.granted = Counter[str | None]()
+        self.was_lost = False
         #: Whether the home shard has lost its data, and the heartbeats that are under way.
         self.is_lost = False
         self.repeats: dict[str, tuple[Any, Any]] = {}
@@ -111,6 +125,29 @@ class Fence(RuleBasedStateMachine):
         except StoreError:
             self.seen["refused on the way"] += 1
 
+    @rule(process=_processes, key=st.sampled_from([None, "42"]), units=st.sampled_from([300, 1000]))
+    def take(self, process: int, key: str | None, units: int) -> None:
+        """Take as many units as a process can get where it looks for the limit."""
+        if process in self.plans:
+            return
+        try:
+            limiter = self.limiters[self.shards[process]]
+            decision = limiter[LimitRef(NAME, key)].acquire_up_to(units)
+        except OtherShardError as error:
+            self.shards[process] = error.shard
+        except StoreError:
+            self.seen["refused on the way"] += 1
+        else:
+            self.granted[key] += int(decision.granted)
+            self.seen["took" if decision.allowed else "refused"] += 1
+            if self.seen["moved"]:
+                self.seen[f"{'took' if decision.allowed else 'refused'} after a move"] += 1
+
+    @invariant()
+    def no_more_is_granted_than_the_burst(self) -> None:
+        """An example ends within the time of one unit: 86 seconds."""
+        assert self.was_lost or max(self.granted.values(), default=0) <= 1000 + 1
+
     @rule(process=_processes, happens=_rarely)
     def crash(self, process: int, *, happens: bool) -> None:
         """End a process; it starts again with its settings."""
@@ -124,7 +161,7 @@ class Fence(RuleBasedStateMachine):
         """The home shard loses its data. Calls of processes may be under way, or they restart."""
         if happens and not self.is_lost and self._count_defined(SHARDS[1:]):
             self.client.delete(HOME_KEYS.limits, HOME_KEYS.shards)
-            self.is_lost = True
+            self.is_lost = self.was_lost = True
             self.seen["lost"] += 1
             if restart:
                 self.plans.clear()
@@ -163,6 +200,7 @@ class Fence(RuleBasedStateMachine):
             return
         limiter, call = self.move_call
         try:
+            call = call.call if isinstance(call, HomeCall) else call
             self.move_call = self.move.send(limiter.store.run(call))
         except StopIteration:
             self.move = None
@@ -199,8 +237,11 @@ class Fence(RuleBasedStateMachine):
             self.seen["is there"] += 1
             return
         old = self.limiters[move.source]
-        yield from _calls(old, leave(old.plans, NAME, move, identity))
-        yield from _calls(home, end_move(HOME_KEYS, NAME, identity))
+        left = yield from _calls(old, leave(old.plans, move, identity))
+        new = self.limiters[to]
+        yield from _calls(new, enter(new.plans, move, left, identity, AUTHOR))
+        epoch = yield from _calls(home, end_move(HOME_KEYS, [NAME], identity))
+        yield from _calls(old, hand_over(old.plans, NAME, epoch, identity))
 
     @invariant()
     def one_shard_has_the_limit(self) -> None:
@@ -229,7 +270,7 @@ class Fence(RuleBasedStateMachine):
         for process in PROCESSES:
             for _ in SHARDS:
                 try:
-                    self.limiters[self.shards[process]][NAME].acquire(0.001)
+                    self.limiters[self.shards[process]][NAME].try_acquire(0.001)
                     break
                 except OtherShardError as error:
                     self.shards[process] = error.shard
@@ -256,7 +297,7 @@ def _calls(limiter: Limiter, plan: Plan[Any]) -> Any:
 
 
 def make_limiters(url: str) -> dict[str, Limiter]:
-    limits = {NAME: "1000/h burst 1000"}
+    limits = {NAME: "1000/d burst 1000"}
     return {name: shard_limiter(url, name, limits) for name in SHARDS}
 
 

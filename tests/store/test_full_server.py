@@ -36,6 +36,7 @@ from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import begin_once, is_stored
 from celery_throttle.observe.values import Ungated
 from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due, register_missing
 from celery_throttle.operations.fan_outs import outcomes_call
 from celery_throttle.operations.lines import discard, scan_call
@@ -44,7 +45,9 @@ from celery_throttle.operations.shards import (
     HOME_IDENTITY,
     ShardIdentity,
     begin_move,
+    count_slots,
     end_move,
+    enter,
     leave,
 )
 from celery_throttle.operations.waiting import (
@@ -79,6 +82,7 @@ LIMITS = {
     "day": "100/d using fixed-window in Europe/Berlin",
     "learned": "adaptive 10..100/s",
     "slots": "adaptive 1..2 at once",
+    "moved": "1/h",
 }
 
 LEASE = 30.0
@@ -214,12 +218,13 @@ def change_limits(tour: Tour) -> None:
     tour.see(report_rules(throttle.plans, "w", report, "", 0))
     assert apply_rules(throttle, read_rules("[limits]\n", "rules.toml"), "rules.toml")
     erp = ShardIdentity("erp")
-    begun = tour.see(begin_move(tour.keys, "day", erp))
-    assert tour.see(leave(throttle.plans, "day", begun, erp))
-    tour.see(end_move(tour.keys, "day", erp))
-    begun = tour.see(begin_move(tour.keys, "day", HOME_IDENTITY))
-    assert tour.see(leave(throttle.plans, "day", begun, HOME_IDENTITY))
-    tour.see(end_move(tour.keys, "day", HOME_IDENTITY))
+    for shard in (erp, HOME_IDENTITY):
+        begun = tour.see(begin_move(tour.keys, "moved", shard))
+        assert tour.see(count_slots(throttle.plans, "moved", 0.001, Author.of())) == 0
+        left = tour.see(leave(throttle.plans, begun, shard))
+        if shard is HOME_IDENTITY:
+            tour.see(enter(throttle.plans, begun, left, shard, Author.of()))
+        tour.see(end_move(tour.keys, ["moved"], shard))
 
 
 def use_units(tour: Tour) -> None:

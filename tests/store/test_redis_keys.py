@@ -31,7 +31,7 @@ def test_writers_are_scripts() -> None:
 #: Members of `Keys` that name no key.
 _NO_NAMES = (
     *("prefix", "field", "field_ref", "fan_out_name", "fan_out_number"),
-    "definition_change",
+    *("definition_change", "shard_move"),
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from celery_throttle.operations.waiting import list_claims_call
 from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
 from celery_throttle.worker.claim import Claim, Claims
 from tests.protocol import Protocol
@@ -160,3 +161,10 @@ def test_a_claim_does_not_start_when_others_may_have_requeued_it(
     assert started.start()
     claims.requeue_pending()
     assert lines.waiting() == ["0"]
+
+
+def test_claims_of_two_shards_have_different_names(lines: Protocol) -> None:
+    """By its name a park knows a task that has joined, and a task may go to a shard and back."""
+    shards = [Claims(lines.store, Keys(prefix), "w", lambda: None) for prefix in ("{a}", "{b}")]
+    row = [1, 0, 0, 0, b"", b""]
+    assert len({claims.receive(row).claim.name for claims in shards}) == 2

@@ -18,16 +18,12 @@ from celery_throttle import Limiter, Throttle
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import OtherShardError, Shard, ShardEntry
 from celery_throttle.operations.shards import (
-    HOME_IDENTITY,
     ShardIdentity,
-    begin_move,
-    end_move,
-    leave,
 )
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
 from tests.servers.server import Server, valkey_command, wait_until
-from tests.shards import HOME_KEYS, keys_of, shard_limiter
+from tests.shards import HOME_KEYS, keys_of, shard_limiter, stores_of
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -415,20 +411,16 @@ def test_a_function_gives_limits_to_keys_of_a_limit_that_has_moved(bench: Bench)
     bench.start({"erp": {"limits": ["tenant"], "url": url}}, look_up=True)
     bench.send("tenant", [0])
     bench.has_run("tenant", 1)
-    identity = ShardIdentity("erp", server=url)
-    erp = shard_limiter(url, "erp", LIMITS, home_url=home_url, identity=identity)
-    home = shard_limiter(home_url, "home", LIMITS)
-    move = home.run_plan(begin_move(HOME_KEYS, "tenant", HOME_IDENTITY))
-    assert erp.run_plan(leave(erp.plans, "tenant", move, HOME_IDENTITY))
-    home.run_plan(end_move(HOME_KEYS, "tenant", HOME_IDENTITY))
+    shards = {"erp": {"limits": ["tenant"], "url": url}}
+    limiter = Limiter(home_url, LIMITS, shards=shards, timeout=30)
+    limiter.move_to_shard("tenant", "home")
     for _ in range(2):
         bench.send("tenant", range(1, TASKS))
     bench.has_run("tenant", 2 * TASKS - 1)
     with bench.servers["mail"].client() as client:
         assert len([*client.scan_iter("*:state:tenant:*")]) == TASKS - 1
-    for limiter in (erp, home):
-        limiter.store.close()
-    erp.home_store.close()
+    for store in stores_of(limiter):
+        store.close()
 
 
 def test_a_shard_that_lost_the_limits_of_its_keys_gets_them_again(bench: Bench) -> None:

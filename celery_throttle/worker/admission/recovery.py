@@ -98,6 +98,7 @@ class Recovery:
             self._logged_at = now
             trace = None if isinstance(error, ThrottleError) else error
             logger.error("Tasks with limits are held back: %s", error, exc_info=trace)
+        request.throttle_state.leave_shard()  # the home shard may have to say that
         return self._delay(request, tuning.RETRY_SECONDS)
 
     def _has_shard(self, request: Any) -> bool:

@@ -24,7 +24,7 @@ from celery_throttle import (
     UnknownFanOutError,
 )
 from celery_throttle.bulk import retry
-from celery_throttle.bulk.fan_out import publisher
+from celery_throttle.bulk.fan_out import location, publisher
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
@@ -222,7 +222,7 @@ def test_two_processes_that_begin_one_name_in_two_shards(
 ) -> None:
     """The other one begins when this one has found that the name is new. It alone sends."""
     throttle, others = sharded.throttle, signatures(sharded, "erp", count=7)
-    find = publisher.part_of_limits
+    find = location.part_of_limits
 
     def begin_another(*args: Any) -> Any:
         monkeypatch.undo()

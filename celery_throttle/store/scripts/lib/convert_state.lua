@@ -1,5 +1,5 @@
 -- convert_state.lua: converts a state that was written under another definition, or by a clock that was set back
--- since. Units drain by the definition under which they were written until it was replaced, then they count as taken
+-- since, or before its limits were used up. Units drain by the definition under which they were written until it was replaced, then they count as taken
 -- at that moment. Twin: `adopt` in `celery_throttle/algorithms/definition.py`, which has the whole rule.
 
 -- For each part of a state the amount in use at a time, without slots: their holders stay as they are. Also the
@@ -20,10 +20,13 @@ end
 
 -- Carry the amounts in use under another definition over to the limits in force. Returns whether the state has to be
 -- written, since it depends on the clock.
-local function carry_over(requirement, state, since, old_since)
+local function carry_over(requirement, state, since, old_since, used_up)
   -- The definition of the state was replaced by the one in force, or before by others.
   local replaced = since == old_since and requirement.since or since
   local found, slots_from = amounts_in_use(state, math.min(replaced, now))
+  if since < used_up then
+    found = { math.huge }
+  end
   local part, has_moved = 0, false
   for _, limit in ipairs(requirement.limits) do
     local algorithm = algorithm_of(limit.tag, true)
@@ -58,12 +61,26 @@ local function matches_limits(requirement, state)
   return from > #state
 end
 
--- `old_since` is when (us) the definition before the one in force came into force.
-return function(requirement, state, old_since)
+-- Begin without a state although all units are in use since a time, which may be in a moment.
+local function use_up(requirement, at)
+  requirement.pause = math.max(requirement.pause, at - now)
+  for _, limit in ipairs(requirement.limits) do
+    if limit.tag ~= SLOTS then
+      algorithm_of(limit.tag, true).fill(limit, limit.burst * MILLION, math.min(at, now))
+    end
+  end
+end
+
+-- `old_since` is when (us) the definition before the one in force came into force, `used_up` when its limits were used
+-- up. The state is false if there is none.
+return function(requirement, state, old_since, used_up)
+  if not state then
+    return use_up(requirement, used_up)
+  end
   local since, has_to_write = struct.unpack('<d', state), true
   requirement.is_converted = true
   if since ~= requirement.since or not matches_limits(requirement, state) then
-    has_to_write = carry_over(requirement, state, since, old_since)
+    has_to_write = carry_over(requirement, state, since, old_since, used_up)
   else
     local from = 9
     for _, limit in ipairs(requirement.limits) do

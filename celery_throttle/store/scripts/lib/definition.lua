@@ -2,6 +2,7 @@
 -- A record in the hash of definitions begins with the definition in force; `records.lua` describes the rest:
 --   B    its layer: the first letter of 'code', 'rules' or 'set'
 --   d    since when (us) the definition before it was in force
+--   dd   0, or when (us) the limits were used up, as others have granted them before; and when that has drained
 --   II   positions of its text, and of the layers
 --   dd   since when (us) it is in force, and when it ends by itself, 0 for never
 -- then its numbers, which `celery_throttle/store/definitions.py` packs:
@@ -42,7 +43,8 @@ local LIMIT_HEAD = '<BHddd'
 local DECISIVE_HEAD = '<ddddBB'
 
 -- Positions in a record. What each decision reads lies together, from SINCE_AT on.
-local OLD_SINCE_AT, TEXT_AT, SINCE_AT, ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 2, 10, 18, 26, 34, 52
+local OLD_SINCE_AT, USED_UP_AT, DRAINED_AT, TEXT_AT = 2, 10, 18, 26
+local SINCE_AT, ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 34, 42, 50, 68
 
 local algorithms = {}
 

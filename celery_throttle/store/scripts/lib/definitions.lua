@@ -87,7 +87,7 @@ end
 -- state.
 local function convert_stored_state(requirement, record, since)
   local state = redis.call('GET', requirement.state)
-  if state then
+  if state or since and now < struct.unpack('<d', record, DRAINED_AT) then
     local undefined = load_limits({ requirement }, { record }, 1, { state, false, false }, 3, {}, 1)
     requirement.since = since or requirement.since
     if not undefined and (requirement.is_converted or since) then
@@ -109,7 +109,8 @@ local function remove_record(requirement)
   if since ~= default_since then
     -- What is in use counts by the limits of the name from now on, or from the end on, not since these are in force.
     local is_default = definition_in(old).identity == definition_in(default).identity
-    convert_stored_state(requirement, is_default and old or with_times(default, now, since), default_since)
+    local record = is_default and old or with_times(default, now, since, used_up_after(old, now))
+    convert_stored_state(requirement, record, default_since)
   end
 end
 
@@ -126,14 +127,15 @@ local function put_in_force(requirement)
     return had_record or nil
   end
   local since, old_since, has_changed = now, now, nil
+  local used_up = not old and used_up_since(KEYS[8], requirement.name) or 0
   if old then
-    since, old_since = times_in(old)
+    since, old_since, used_up = times_in(old)
     has_changed = definition_in(old).identity ~= top.identity
     if has_changed then -- otherwise the states need no conversion
-      since, old_since = now, since
+      since, old_since, used_up = now, since, used_up_after(old, now)
     end
   end
-  requirement.record = pack_record(requirement.layers, since, old_since)
+  requirement.record = pack_record(requirement.layers, since, old_since, used_up)
   redis.call('HSET', KEYS[1], requirement.field, requirement.record)
   list_definition(requirement)
   if old then

@@ -15,19 +15,21 @@ local function follow(record, name_record)
   if below and below.identity == ended.identity then
     return follow(pack_record(layers, times_in(record)), name_record)
   elseif below then
-    return follow(pack_record(layers, ends, since), name_record)
+    return follow(pack_record(layers, ends, since, used_up_after(record, ends)), name_record)
   end
   name_record = name_record and name_record ~= record and follow(name_record, false)
   if not name_record then
     return false
   end
-  local name_since = times_in(name_record)
+  local name_since, _, name_used_up = times_in(name_record)
   if name_since == since then
     return name_record -- the same limits
-  elseif name_since > ends then
-    return with_times(name_record, name_since, ends)
   end
-  return with_times(name_record, ends, since)
+  local used_up = math.max(name_used_up, used_up_after(record, ends))
+  if name_since > ends then
+    return with_times(name_record, name_since, ends, used_up)
+  end
+  return with_times(name_record, ends, since, used_up)
 end
 
 return follow

@@ -43,18 +43,35 @@ local function definition_in(record)
   return top_of(layers_in(record))
 end
 
--- When (us) the definition of a record came into force, and when the one before it did.
+-- When (us) the definition of a record came into force, when the one before it did, and when its limits were used up.
 local function times_in(record)
-  local since, old_since = struct.unpack('<d', record, SINCE_AT), struct.unpack('<d', record, OLD_SINCE_AT)
-  return since, old_since
+  local old_since, used_up = struct.unpack('<dd', record, OLD_SINCE_AT)
+  return (struct.unpack('<d', record, SINCE_AT)), old_since, used_up
+end
+
+-- When (us) the limits of some numbers have drained that were used up. In a calendar, a period may be longer than its
+-- rate says.
+local function drained_at(numbers, used_up)
+  local count, from, longest = string.byte(numbers, 17), FIRST_LIMIT - MAX_KEYS_AT + 1, 0
+  for _ = 1, used_up > 0 and count or 0 do
+    local tag, size, burst, p, q = struct.unpack(LIMIT_HEAD, numbers, from)
+    longest, from = tag == SLOTS and longest or math.max(longest, burst * p / q), from + 3 + 8 * size
+  end
+  return used_up + 2 * longest
+end
+
+-- When (us) the limits count as used up that replace those of a record at a time; 0 if those have drained.
+local function used_up_after(record, at)
+  return at < struct.unpack('<d', record, DRAINED_AT) and at or 0
 end
 
 -- Pack a record of layers, of which one exists. For the times see `definition.lua`.
-local function pack_record(layers, since, old_since)
+local function pack_record(layers, since, old_since, used_up)
   local top, layer = top_of(layers)
   local numbers, text = top.numbers, top.text
   local text_at = MAX_KEYS_AT + #numbers
-  local head = struct.pack('<BdIIdd', string.byte(layer), old_since, text_at, text_at + #text, since, top.ends)
+  local head = struct.pack('<BdddIIdd', string.byte(layer), old_since, used_up, drained_at(numbers, used_up), text_at,
+                           text_at + #text, since, top.ends)
   top.numbers, top.text = nil, nil
   local record = head .. numbers .. text .. cmsgpack.pack(layers)
   top.numbers, top.text = numbers, text
@@ -62,9 +79,10 @@ local function pack_record(layers, since, old_since)
 end
 
 -- The same record with other times.
-local function with_times(record, since, old_since)
-  return struct.pack('<Bd', string.byte(record), old_since) .. string.sub(record, TEXT_AT, SINCE_AT - 1)
-    .. struct.pack('<d', since) .. string.sub(record, ENDS_AT)
+local function with_times(record, since, old_since, used_up)
+  local drained = drained_at(string.sub(record, MAX_KEYS_AT), used_up)
+  return struct.pack('<Bddd', string.byte(record), old_since, used_up, drained)
+    .. string.sub(record, TEXT_AT, SINCE_AT - 1) .. struct.pack('<d', since) .. string.sub(record, ENDS_AT)
 end
 
 -- The record in force, given those of a key and of its name, false for none; false if there is none.

@@ -111,12 +111,12 @@ local function load_limits(requirements, definitions, fields, values, keys, name
     end
     local value = keys * (i - 1) + 1
     local state, pause, key_pause = values[value], values[value + 1], values[keys * i]
-    if not read_state(requirement, state) then
-      convert_state()(requirement, state, (struct.unpack('<d', packed, OLD_SINCE_AT)))
+    if not read_state(requirement, state) or not state and now < struct.unpack('<d', packed, DRAINED_AT) then
+      convert_state()(requirement, state, struct.unpack('<dd', packed, OLD_SINCE_AT))
     end
     if pause or key_pause then
       local name = first + value - 1
-      requirement.pause = math.max(pause_left(names[name + 1], pause),
+      requirement.pause = math.max(requirement.pause, pause_left(names[name + 1], pause),
                                    pause_left(names[name + keys - 1], key_pause))
     end
   end

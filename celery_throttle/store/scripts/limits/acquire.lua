@@ -48,12 +48,17 @@ if ARGV[2] == 'take' and #KEYS < 4000 then -- more values than Lua's unpack allo
       break
     end
     local since, ends, max_keys, _, limits, shadows, tag, numbers, capacity, p, q =
-      struct.unpack('<ddddBBBHddd', packed, 18)
-    is_simple = ends == 0 and shadows == 0 and (max_keys == 0 or fields == 1) and (not state or #state == 8 + 51 * limits)
+      struct.unpack('<ddddBBBHddd', packed, 34)
+    is_simple = ends == 0 and shadows == 0 and (max_keys == 0 or fields == 1)
+    if state then
+      is_simple = is_simple and #state == 8 + 51 * limits
+    else
+      is_simple = is_simple and struct.unpack('<d', packed, 18) <= now
+    end
     local parts, full_of_all = nil, 0
     for n = 1, is_simple and limits or 0 do
       if n > 1 then
-        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * n + 25)
+        tag, numbers, capacity, p, q = struct.unpack('<BHddd', packed, 27 * n + 41)
       end
       is_simple = tag == 1 and numbers == 3 and cost <= capacity
       local used, began = 0, now

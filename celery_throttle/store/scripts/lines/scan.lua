@@ -4,13 +4,19 @@
 --       2   cursor: '0' at first, then the one that the last call replied
 --       3   but for messages, only those whose tasks need the limit of this name; '' for any
 --       4   field of one key of the limit, or '' for all its keys
--- Reply {cursor of the next call, '0' at the end; one row, ...}. The rows are {line, number of its tasks}, {task id,
--- message}, {task id} of claims, and {task id, label, key `lines` of its queue} of quarantine.
+-- Reply {cursor of the next call, '0' at the end; one row, ...}. The rows are {line, number of its tasks, name of each of
+-- its limits, ...}, {task id, message}, {task id} of claims, and {task id, label, key `lines` of its queue} of quarantine.
 
 local read = {
   lines = function(line, packed)
     local _, descriptor = unpack_descriptor(packed)
-    return needs_limit(descriptor, ARGV[3], ARGV[4]) and { line, redis.call('ZCARD', line) }
+    if needs_limit(descriptor, ARGV[3], ARGV[4]) then
+      local row = { line, redis.call('ZCARD', line) }
+      for i, limit_keys in ipairs(descriptor.limits) do
+        row[2 + i] = limit_keys[NAME]
+      end
+      return row
+    end
   end,
   messages = function(id, packed)
     local row = unpack_row(packed)
