@@ -350,6 +350,22 @@ def test_limits_that_wait_together_move_together(make: MakeLimiter, lines: Proto
     assert not make().try_acquire(["mail", "news", "erp"])
 
 
+def test_a_move_after_the_home_shard_has_lost_its_data(
+    make: MakeLimiter, client: redis.Redis
+) -> None:
+    """Its epochs begin anew, below those of moves before."""
+    limiter = make()
+    for shard in ("erp", "home"):
+        limiter.move_to_shard("mail", shard)
+    client.delete(HOME_KEYS.limits, HOME_KEYS.shards)
+    fresh = make(shards={"erp": {"limits": ["erp"]}})
+    assert fresh["mail"].acquire(10)
+    fresh["mail"].define("20/d burst 20")
+    fresh.move_to_shard("mail", "erp")
+    assert fresh["mail"].peek().burst == 20
+    assert fresh["mail", 42].peek().remaining == 0
+
+
 def test_a_shard_on_another_server(make: MakeLimiter, own_server: Server) -> None:
     shards = {"far": {"limits": ["erp"], "url": own_server.url}}
     limiter, other = make(shards=shards), make(shards=shards)

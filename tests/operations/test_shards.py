@@ -253,3 +253,14 @@ def test_an_installation_without_shards_has_no_map(make: MakeLimiter, client: re
     home["mail"].define("9/h")
     assert not client.exists(HOME_KEYS.shards)
     assert not client.exists(keys_of("mail").limits)
+
+
+def test_a_limit_that_the_code_of_the_home_shard_does_not_have_is_followed(
+    make: MakeLimiter, redis_url: str
+) -> None:
+    """As the code of a process that has just learned where the limit is."""
+    make("mail")["mail"].acquire()
+    home = Limiter(redis_url, {"api": "1/h"})
+    with pytest.raises(OtherShardError, match="'mail' is in shard 'mail'"):
+        home["mail"].try_acquire()
+    home.store.close()

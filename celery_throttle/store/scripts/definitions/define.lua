@@ -98,7 +98,8 @@ end
 local change = { code = put_code, set = set, unset = unset, lookup = put_lookup, windows = put_windows }
 local changed, elsewhere = {}, {}
 for i, requirement in ipairs(requirements) do
-  local shard = definitions[i] and other_shard(KEYS[8], requirement.name, epoch)
+  -- For a limit of the code that has just moved, the code of this shard may have none.
+  local shard = (definitions[i] or mode == 'code') and other_shard(KEYS[8], requirement.name, epoch)
   if shard then
     elsewhere[#elsewhere + 1], elsewhere[#elsewhere + 2] = i, shard
   else

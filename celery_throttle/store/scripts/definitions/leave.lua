@@ -74,6 +74,7 @@ redis.call('DEL', KEYS[7] .. name)
 for _, pause in ipairs(pauses) do
   redis.call('DEL', KEYS[9] .. pause[1], KEYS[10] .. pause[1], KEYS[11] .. name)
 end
+redis.call('HDEL', KEYS[8], '@used-up ' .. name)
 if has_gone then
   redis.call('HDEL', KEYS[8], kept_field)
 end

@@ -13,7 +13,7 @@
 -- For moves it has in any shard
 --   @left <limit>      in the shard that the limit has left, until the move ends: what was there, packed by cmsgpack; see
 --                      `leave.lua`
---   @used-up <limit>   in the shard that it has come to: when (us) its units count as in use, a space, and the epoch of
+--   @used-up <limit>   in the shard that it has come to, while it is there: when (us) its units count as in use, a space, and the epoch of
 --                      the move
 
 -- When (us) the units of a limit that has moved here count as in use, 0 if it has not, and the epoch of the move.
