@@ -62,8 +62,8 @@ def _of_a_shard(options: Options) -> Iterator[Figure]:
             fleet.run(1)
         cost = cost_between(before, state_of(lines.client), count)
         lines.close()
-    yield Figure("processor time of a shard a waiting task", "us", cost.us)
-    yield Figure("calls a waiting task", "", cost.calls)
+    yield Figure("one shard: processor time a waiting task", "us", cost.us)
+    yield Figure("  calls a waiting task", "", cost.calls)
 
 
 def _of_memory(options: Options) -> Iterator[Figure]:
@@ -78,7 +78,7 @@ def _of_memory(options: Options) -> Iterator[Figure]:
             lines.park(name, [("paced", f"k{number % 1_000}")], message=message, may_run=False)
         grown = int(lines.client.info("memory")["used_memory"]) - before
         lines.close()
-    yield Figure("bytes of a waiting task besides its message", "", grown / count - MESSAGE_BYTES)
+    yield Figure("  bytes of a waiting task besides its message", "", grown / count - MESSAGE_BYTES)
 
 
 def _of_connections(options: Options) -> Iterator[Figure]:
@@ -100,7 +100,7 @@ def _of_connections(options: Options) -> Iterator[Figure]:
                 many = _connections(cluster) - before
         finally:
             cluster.stop()
-    yield Figure("connections of a worker for each shard on a cluster", "", many / 7)
+    yield Figure("  connections of each worker", "", many / 7)
 
 
 def _run_tasks(url: str, client: redis.Redis) -> None:
@@ -132,4 +132,4 @@ def _of_the_broker(options: Options) -> Iterator[Figure]:
         stage.send("free", count)
         worker.wait_for(500 + count)
         cost = cost_between(before, state_of(stage.broker), count)
-    yield Figure("processor time of the broker a task", "us", cost.us)
+    yield Figure("  processor time of the broker a task", "us", cost.us)

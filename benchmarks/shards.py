@@ -148,17 +148,17 @@ def _nodes(options: Options) -> Iterator[Figure]:
         rounds.append([one, *many, _cost(SHARDS, 1, KEYS, options)])
     one, *many, divided = (_median(costs) for costs in zip(*rounds, strict=True))
     load = f"{KEYS} keys of {KEY_RATE}/s"
-    yield Figure(f"{load} in one shard: processor time of the server a task", "us", one.us)
+    yield Figure(f"{load} in one shard: processor time a task", "us", one.us)
     yield Figure("  calls of workers a task", "", one.calls)
     for number, (nodes, cost) in enumerate(zip(NODES, many, strict=True), 1):
         us = [some[number].us / some[0].us for some in rounds]
         yield Figure(f"{SHARDS} shards on {nodes} nodes: processor time a task", "us", cost.us)
-        yield Figure("  of one shard's", "", median(us), at_most=1.05, rounds=us)
+        yield Figure("  processor time, of one shard's", "", median(us), at_most=1.05, rounds=us)
         yield Figure(
             "  commands of scripts a task, of one shard's", "", cost.commands / one.commands
         )
         yield Figure("  calls of workers a task", "", cost.calls)
-        yield Figure("  of one shard's", "", cost.calls / one.calls, at_most=1.02)
+        yield Figure("  calls, of one shard's", "", cost.calls / one.calls, at_most=1.02)
         yield Figure("  busiest node, of the mean", "", cost.busiest, at_most=1.1)
     yield Figure(f"{load} divided among {SHARDS} shards: processor time a task", "us", divided.us)
     yield Figure("  calls of workers a task", "", divided.calls)

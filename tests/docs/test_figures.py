@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,24 @@ def test_the_comparison_says_truly_where_others_cost_the_server_less() -> None:
             cost[side] = figure["value"]
     assert cost["BullMQ"] < cost["celery_throttle"]
     assert cost['rate_limit="100/s", gevent'] < cost["celery_throttle"] / 2
+
+
+def test_the_page_of_capacity_computes_with_what_the_benchmark_wrote() -> None:
+    file = FIGURES / "capacity.json"
+    figures = json.loads(file.read_text(encoding="utf-8"))["figures"]
+    us, _, overhead, connections, broker_us = (one["value"] for one in figures)
+    tasks, waiting, message, workers = 100_000, 100_000_000, 900, 1_000
+    primaries = math.ceil(tasks * us / 700_000)
+    memory = waiting * (message + overhead) / primaries / 1e9
+    page = (FIGURES.parent / "concepts/capacity.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| (.+?) \|.*\| (.+?) \|$", page, re.MULTILINE))
+    assert (
+        shown.items()
+        >= {
+            "tasks a second of one primary": f"{700_000 / us:,.0f}",
+            "primaries": f"{primaries}",
+            "memory of each primary": f"{2 * memory:.1f} GB",
+            "connections of each primary": f"{workers * connections:,.0f}",
+            "brokers": f"{math.ceil(tasks * broker_us / 700_000)}",
+        }.items()
+    )

@@ -118,17 +118,17 @@ def test_nodes_are_lost_and_slots_move(
     first, second, third = cluster.masters()
     shards = {node: slots.shards_on(node) for node in (first, second, third)}
     assert [len(some) for some in shards.values()] == [2, 2, 2]
-    moved = slots.by_shard[min(shards[third])]
+    moved = min(shards[third])
     with Bench(redis_url, cluster.url, conf=CONF, loglevel="WARNING") as bench:
-        for key in range(KEYS):
-            bench.send("mailed", range(key, TASKS, KEYS), f"t{key}")
+        for number in range(TASKS):
+            bench.send("mailed", [number], f"t{number % KEYS}")
         bench.start_workers(2)
         bench.until(lambda: min(counts(bench).values()) >= 8, "starts of each key", seconds=300)
         before = bench.now() - 5, bench.now()
         spans = {
             "killed": (first, lose(cluster, bench, first, signal.SIGKILL)),
             "partitioned": (second, lose(cluster, bench, second, signal.SIGSTOP)),
-            "moved": (third, move(cluster, bench, moved)),
+            "moved": (third, move(cluster, bench, slots.by_shard[moved])),
         }
         bench.until_started("mailed", TASKS, seconds=300)
         time.sleep(LEASE)
@@ -147,8 +147,9 @@ def test_nodes_are_lost_and_slots_move(
         others = rate(span, {*ENTRY.shards} - shards[node])
         own = rate(span, shards[node])
         print(f"{name}, {span[1] - span[0]:.1f} s: others {others:.3f}, its own {own:.3f}")
-    on_lost_nodes = {shard_prefix(DEFAULT_PREFIX, one) for one in shards[first] | shards[second]}
-    assert lost_shards <= {*on_lost_nodes, DEFAULT_PREFIX}
+    # A move key by key may take longer than a call waits.
+    felt = {shard_prefix(DEFAULT_PREFIX, one) for one in {*shards[first], *shards[second], moved}}
+    assert lost_shards <= {*felt, DEFAULT_PREFIX}
     lost = [span for _, span in spans.values()]
     conclude(
         judge(
