@@ -273,7 +273,8 @@ def test_the_server_of_a_fan_out_that_is_lost_for_a_while(sharded: ShardedApp) -
                 go_on.wait()
             yield task
 
-    thread = threading.Thread(target=lambda: sharded.throttle.fan_out(tasks(), "nightly"))
+    throttle = sharded.throttle
+    thread = threading.Thread(target=lambda: throttle.fan_out(tasks(), "nightly"))
     thread.start()
     sent.wait()
     sharded.erp.signal(signal.SIGSTOP)
@@ -282,9 +283,9 @@ def test_the_server_of_a_fan_out_that_is_lost_for_a_while(sharded: ShardedApp) -
         sharded.reload().throttle.fan_out_named("nightly")
     sharded.erp.signal(signal.SIGCONT)
     thread.join()
-    progress = sharded.throttle.fan_out_named("nightly").progress()
+    progress = throttle.fan_out_named("nightly").progress()
     assert (counts(progress), progress.closed) == ((1_000, 1_000, 0), True)
-    assert sharded.throttle["erp"].status().waiting == 1_000
+    assert throttle["erp"].status().waiting == 1_000
 
 
 def test_an_unknown_name(sharded: ShardedApp) -> None:
