@@ -180,16 +180,14 @@ class Publisher:
                 part = self._parts.get(entry.destination.shard)
                 if part is None:
                     part = self._open(entry.destination.shard)
-                self._check_cancelled()
-                if self.cancelled:
-                    return self._handle()
-                part.batch.add(entry)
-                if time.monotonic() - began > MAX_BATCH_SECONDS:
-                    began = self._send_all()
-                elif part.batch.is_full():
-                    part.send()
-                    if len(self._parts) == 1:
-                        began = time.monotonic()
+                    if self._check_cancelled():
+                        return self._handle()
+                batch = part.batch
+                batch.add(entry)
+                if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
+                    began = self._send_due(part, began)
+                    if self._check_cancelled():
+                        return self._handle()
         except StoreError:  # after retries
             raise
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
@@ -200,13 +198,17 @@ class Publisher:
         self._finish(closed=True)
         return self._handle()
 
-    def _send_all(self) -> float:
-        """Send what was added to all parts; return the time."""
-        for part in self._parts.values():
-            if part.batch.entries:
-                part.send()
+    def _send_due(self, part: PartPublisher, began: float) -> float:
+        """Send the full batch of a part, or what was added to all parts since ``began``.
+
+        Returns the time from which on the next tasks are gathered.
+        """
+        is_due = time.monotonic() - began > MAX_BATCH_SECONDS
+        for each in [*self._parts.values()] if is_due else [part]:
+            if each.batch.entries:
+                each.send()
         self._touch()
-        return time.monotonic()
+        return time.monotonic() if is_due or len(self._parts) == 1 else began
 
     def _finish(self, *, closed: bool = False) -> None:
         """Send the rest. The fan-out is closed when all its parts are."""
@@ -216,8 +218,9 @@ class Publisher:
             part.settle()
         self._check_cancelled()
 
-    def _check_cancelled(self) -> None:
+    def _check_cancelled(self) -> bool:
         self.cancelled = any(part.cancelled for part in self._parts.values())
+        return self.cancelled
 
     def _handle(self) -> FanOut:
         return FanOut(self._throttle, self._name, tuple(self._parts))
