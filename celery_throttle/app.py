@@ -193,9 +193,9 @@ class Throttle(AppLimits):
             The :class:`~celery_throttle.bulk.fan_out.handle.FanOut`.
 
         Raises:
-            FanOutError: A signature cannot be part of a fan-out, or needs limits of another shard
-                than the first one; the signatures before it are in their lines. Or an argument is
-                wrong, or the fan-out was cancelled: no task was sent.
+            FanOutError: A signature cannot be part of a fan-out; the signatures before it are in
+                their lines. Or an argument is wrong, or the fan-out was cancelled, or its record in
+                one of several shards has expired: no task was sent.
             CostError: The cost of a signature is wrong; the signatures before it are in their
                 lines.
             KeyValueError: The key of a signature is wrong; the signatures before it are in their
@@ -224,13 +224,14 @@ class Throttle(AppLimits):
 
         Raises:
             UnknownFanOutError: There is no such fan-out, or its record has expired.
-            StoreUnavailableError: The server cannot be reached; with several shards, a server that
-                may have the fan-out.
+            StoreUnavailableError: The server cannot be reached; with several shards, no server
+                that can be reached has the fan-out.
         """
         from celery_throttle.bulk.fan_out import FanOut  # noqa: PLC0415  # as above
-        from celery_throttle.bulk.fan_out.location import find_fan_out  # noqa: PLC0415
 
-        return FanOut(find_fan_out(self, name), name)
+        found = FanOut(self, name)
+        found.progress()
+        return found
 
     def count_waiting(self) -> WaitingCount:
         """Return how many tasks :meth:`drain_all`, or the like, would remove now.

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.bulk.fan_out.location import find_fan_out
 from celery_throttle.cli.shared.console import (
     Row,
     Table,
@@ -74,10 +73,6 @@ def _fields(progress: Progress) -> dict[str, Any]:
     return {**to_json(progress), "paused": bool(progress.paused), "state": _state(progress)}
 
 
-def _find(target: Target, name: str) -> FanOut:
-    return FanOut(find_fan_out(target.throttle, name), name)
-
-
 @click.group()
 def fanout() -> None:
     """Show, pause, resume or cancel a fan-out."""
@@ -86,7 +81,7 @@ def fanout() -> None:
 @command(name_argument, group=fanout)
 def show(target: Target, name: str, *, as_json: bool) -> None:
     """Show the progress of a fan-out."""
-    found = _find(target, name)
+    found = FanOut(target.throttle, name)
     progress, forecast = found.progress(), found.forecast()
     if as_json:
         echo_json({**_fields(progress), "forecast": forecast})
@@ -98,6 +93,10 @@ def show(target: Target, name: str, *, as_json: bool) -> None:
     if progress.waiting:
         pairs.append((f"all started ({zone()})", end_text(forecast)))
     echo_pairs(pairs)
+    for shard in progress.unreachable:
+        click.echo(f"Its tasks in shard {shard} are not counted: the server cannot be reached.")
+    for shard in progress.missing:
+        click.echo(f"Its tasks in shard {shard} are not counted: the record there has expired.")
 
 
 @command(name_argument, for_option("pause", "resume"), author_options, group=fanout)
@@ -108,7 +107,7 @@ def pause(
 
     A new pause never shortens a pause that is already in force.
     """
-    found = _find(target, name)
+    found = FanOut(target.throttle, name)
     found.pause(lasts, **author)
     progress = found.progress()
     text = paused_text(f"fan-out {name}", progress.paused, lasts)
@@ -118,7 +117,7 @@ def pause(
 @command(name_argument, author_options, group=fanout)
 def resume(target: Target, name: str, *, as_json: bool, **author: str | None) -> None:
     """Lift the pause of a fan-out."""
-    found = _find(target, name)
+    found = FanOut(target.throttle, name)
     found.resume(**author)
     echo_result(_fields(found.progress()), f"Resumed fan-out {name}.", as_json=as_json)
 
@@ -130,7 +129,7 @@ def cancel(target: Target, name: str, *, yes: bool, as_json: bool, **author: str
     The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
     """
     target.require_app("whose result backend stores the state REVOKED of the tasks")
-    found = _find(target, name)
+    found = FanOut(target.throttle, name)
     waiting = found.progress().waiting
     tasks = count(waiting, "waiting task")
     confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)

@@ -181,20 +181,6 @@ def _merge_workers(parts: Sequence[WorkerStatus]) -> WorkerStatus:
     )
 
 
-def _merge_progress(parts: Sequence[Progress]) -> Progress:
-    counts = ("sent", "waiting", "running", "done", "failed", "revoked")
-    sums = {name: sum(getattr(part, name) for part in parts) for name in counts}
-    rates = [part.rate for part in parts if part.rate is not None]
-    return replace(
-        parts[0],
-        rate=sum(rates) if rates else None,
-        paused=max(part.paused for part in parts),
-        closed=all(part.closed for part in parts),
-        cancelled=any(part.cancelled for part in parts),
-        **sums,
-    )
-
-
 def _merge_key_pages(parts: Sequence[KeyPage]) -> KeyPage:
     keys = sorted((one for part in parts for one in part.keys), key=lambda one: (-one[1], one[0]))
     return KeyPage(sum(part.total for part in parts), keys)
@@ -262,7 +248,7 @@ _MERGES: Mapping[type, Callable[[Sequence[Any]], Any]] = {
     ),
     Fleet: _merge_fleets,
     WorkerStatus: _merge_workers,
-    Progress: _merge_progress,
+    Progress: Progress.merge,
     KeyPage: _merge_key_pages,
     Recorded: lambda parts: Recorded(
         merge_limits([part.status for part in parts]),

@@ -165,14 +165,6 @@ class AppLimits(Limiter):
         names = [] if self.parts is None else self.parts.shards
         return dict(zip(map(str, names), self.app_parts, strict=False))
 
-    def part_of(self, refs: Iterable[LimitRef]) -> AppLimits:
-        """Return the part of the shard that has all of some limits; without shards this.
-
-        Raises:
-            ConfigurationError: they are in two shards, or in one that the settings do not name.
-        """
-        return self if self.parts is None else cast("AppLimits", self.parts.find(refs))
-
     def parts_with(self, ref: LimitRef | None) -> list[AppLimits]:
         """Return the parts of the shards that have a limit, or a key of it; None: all parts.
 

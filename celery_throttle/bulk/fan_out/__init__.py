@@ -3,9 +3,10 @@
 ::
 
     publisher.py           fan_out(): checks its arguments, and sends signatures batch by batch
+    part_publisher.py      sends the tasks of one part
     entries.py             signatures as entries of lines: ids, requirements, messages
     templates.py           messages of similar signatures, made faster from one message
-    location.py            the shard of a fan-out
+    parts.py               the parts of a fan-out, one in each shard of its limits
     enlist.py              batches of entries as calls of enlist.lua
     handle.py              FanOut: progress, pause, cancel, results, forecast
     unlimited.py           fan-outs while limits are disabled

@@ -28,6 +28,7 @@ class Destination(NamedTuple):
     queue: str  #: named with its broker
     refs: tuple[LimitRef, ...]
     line: str  #: its key in Redis
+    shard: str = ""  #: the name of the shard of the limits; empty without shards
 
 
 class LineEntry(NamedTuple):
@@ -69,6 +70,9 @@ class EnlistBatch:
         max_waiting: tasks of the fan-out that may wait; None for any number.
         keep: seconds that its record is kept after its last task has left its line.
         closed: whether no more tasks will come.
+
+    Attributes:
+        shards: the shards that have a part of the fan-out, to be added to those in the record.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class EnlistBatch:
         closed: bool = False,
     ) -> None:
         self.closed = closed
+        self.shards: tuple[str, ...] = ()
         self.entries: list[LineEntry] = []
         self._options = keys, fan_out, max_waiting, keep
         self._keys = keys
@@ -103,7 +108,7 @@ class EnlistBatch:
         self._size += len(packed)
 
     def _add_line(self, destination: Destination) -> int:
-        queue, refs, line = destination
+        queue, refs, line, _ = destination
         numbers = [self._queues.setdefault(queue, len(self._queues) + 1)]
         every = (*refs, self._pause)
         numbers += [self._refs.setdefault((queue, ref), len(self._refs) + 1) for ref in every]
@@ -136,12 +141,14 @@ class EnlistBatch:
             part.add(entry)
         return part
 
-    def call(self) -> Call:
-        """Return the call."""
+    def call(self, elsewhere: int = 0) -> Call:
+        """Return the call; ``elsewhere``: tasks of the fan-out that wait in other shards."""
         keys, fan_out, max_waiting, keep = self._options
+        room = -1 if max_waiting is None else max(0, max_waiting - elsewhere)
+        shards = "".join(f" {shard}" for shard in self.shards)
         names = [keys.limits, keys.fan_out(fan_out), keys.fan_outs]
-        args: list[Argument] = ["", max_waiting or 0, to_us(keep), int(self.closed)]
-        args += (len(self._queues), len(self._refs), keys.pause(self._pause), fan_out)
+        args: list[Argument] = ["", room, to_us(keep), int(self.closed)]
+        args += (len(self._queues), len(self._refs), keys.pause(self._pause), fan_out, shards)
         for queue in self._queues:
             names += keys.queue(queue)
         for queue, ref in self._refs:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -19,11 +19,12 @@ from celery_throttle.bulk.capture import (
     DestinationReader,
 )
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
-from celery_throttle.bulk.fan_out.location import shard_headers
+from celery_throttle.bulk.fan_out.parts import parts_by_name, shard_of_limits
 from celery_throttle.bulk.fan_out.templates import (
     ARGS,
     ID,
     KWARGS,
+    SHARD,
     Template,
     allows_template,
     has_user_code,
@@ -40,7 +41,7 @@ from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import computed_headers
 from celery_throttle.tasks.messages import packing
-from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, TaskLimits
+from celery_throttle.tasks.task_limits import FAN_OUT_HEADER, FAN_OUT_SHARD_HEADER, TaskLimits
 
 #: Tasks that consist of other tasks, which have to be sent one by one.
 _CANVAS = ("celery.chain", "celery.group", "celery.chord")
@@ -70,16 +71,9 @@ class EntryBuilder:
     Args:
         throttle: the limits of the app.
         name: that of the fan-out.
-        find_part: returns the part of the shard that has the limits of a task, or raises an error
-            if that is not the shard of the fan-out.
     """
 
-    def __init__(
-        self,
-        throttle: AppLimits,
-        name: str,
-        find_part: Callable[[tuple[LimitRef, ...]], AppLimits] | None = None,
-    ) -> None:
+    def __init__(self, throttle: AppLimits, name: str) -> None:
         self._throttle = throttle
         self._app = throttle.app
         self._name = name
@@ -88,7 +82,8 @@ class EntryBuilder:
         self._destinations = DestinationReader(throttle)
         self._kinds: dict[str, SignatureKind] = {}
         self._traced: CapturedMessage | None = None  # the one message that tracers have seen
-        self._part_of = lru_cache(_CACHED_LINES)(find_part or throttle.part_of)
+        self._parts = parts_by_name(throttle)
+        self._shard_of = lru_cache(_CACHED_LINES)(partial(shard_of_limits, throttle))
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
         self._has_shards = throttle.parts is not None
         self._shard_headers: Mapping[str, str] = {}
@@ -116,13 +111,14 @@ class EntryBuilder:
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
                 f"{shown(kwargs)}, so there is no line for it: send it by delay()"
             )
+        shard = ""
         if self._has_shards:
-            part = self._part_of(requirement.refs)
-            self._shard_headers = self._shard_headers or shard_headers(self._throttle, part)
+            shard = self._shard_of(requirement.refs)
+            self._shard_headers = {FAN_OUT_SHARD_HEADER: shard}
         self._throttle.look_up_keys(requirement.refs)
         if kind.template is not None:
             queue, rank, expires = kind.template.destination
-            packed = kind.template.pack(task_id, args, kwargs, content)
+            packed = kind.template.pack(task_id, args, kwargs, content, shard)
         else:
             message = self._capture(kind, args, kwargs, task_id=task_id)
             queue, rank, expires = self._destinations.read(message)
@@ -135,8 +131,9 @@ class EntryBuilder:
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
-        line = self._part_of(refs).keys.line(queue, (*refs, self._pause))
-        return Destination(queue, refs, line)
+        shard = self._shard_of(refs)
+        line = self._parts[shard].keys.line(queue, (*refs, self._pause))
+        return Destination(queue, refs, line, shard)
 
     @staticmethod
     def _arguments(kind: SignatureKind, signature: Signature) -> tuple[Any, Any]:
@@ -253,8 +250,11 @@ class EntryBuilder:
         kind.may_have_template = False
         if isinstance(content, str) and allows_template(kind.task, kind.options):
             marks = {"task_id": ID, "argsrepr": ARGS, "kwargsrepr": KWARGS}
+            shard = self._shard_headers.get(FAN_OUT_SHARD_HEADER, "")
+            if shard:
+                self._shard_headers = {FAN_OUT_SHARD_HEADER: SHARD}
             marked = self._capture(kind, *kind.first, **marks)
             template = Template.of(kind.task, marked, self._destinations.read(message))
-            made = template.pack(message.headers["id"], args, kwargs, content)
+            made = template.pack(message.headers["id"], args, kwargs, content, shard)
             if made == packing.pack(message):
                 kind.template = template

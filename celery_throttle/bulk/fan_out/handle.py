@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,12 +13,14 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import TimeoutError as WaitedTooLong
 from celery.result import AsyncResult
 
+from celery_throttle.bulk.fan_out.parts import FanOutPart, FanOutParts
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError, require_extra
 from celery_throttle.limits.duration import Duration
 from celery_throttle.observe.forecasts.reader import forecast_fan_out
 from celery_throttle.observe.forecasts.solver import Forecast, is_slower
-from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
+from celery_throttle.observe.status.fan_outs import Progress
+from celery_throttle.observe.merged import merge
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, resume_fan_out
@@ -54,10 +57,11 @@ class FanOut:
         name: The name of the fan-out.
     """
 
-    def __init__(self, throttle: AppLimits, name: str) -> None:
+    def __init__(self, throttle: AppLimits, name: str, shards: Iterable[str] | None = None) -> None:
         self._throttle = throttle
         self.name = name
-        self._record = throttle.keys.fan_out(name)
+        #: The names of the shards that have a part, as far as that is known; None: not at all.
+        self._shards = shards
 
     def __repr__(self) -> str:
         return f"FanOut({self.name!r})"
@@ -69,7 +73,32 @@ class FanOut:
             UnknownFanOutError: There is no record of the fan-out, or the record has expired.
             StoreUnavailableError: The server cannot be reached.
         """
-        return Progress.read(self.name, *self._read_record())
+        return self._read().progress()
+
+    def _read(self) -> FanOutParts:
+        """Read the parts of the fan-out. Raises as :meth:`progress`."""
+        parts = FanOutParts(self._throttle, self.name, self._shards)
+        parts.check_found()
+        self._shards = parts.shards
+        return parts
+
+    def _each_part(self) -> Iterator[FanOutPart]:
+        """Yield each part, also those that are added meanwhile.
+
+        Raises:
+            StoreUnavailableError: at the end: a part could not be reached.
+            UnknownFanOutError: see :meth:`progress`.
+        """
+        done = set[str]()
+        while True:
+            parts = self._read()
+            new = [shard for shard in parts.found if shard not in done]
+            for shard in new:
+                yield parts.found[shard]
+            if not new or self._throttle.parts is None:
+                break
+            done.update(new)
+        parts.check_reachable()
 
     def pause(
         self, lasts: Duration | None = None, *, reason: str | None = None, by: str | None = None
@@ -87,8 +116,10 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
-        throttle, author = self._throttle, Author.of(by, reason)
-        throttle.run_plan(pause_fan_out(throttle.keys, self.name, lasts, author))
+        author = Author.of(by, reason)
+        for part in self._each_part():
+            limits = part.limits
+            limits.run_plan(pause_fan_out(limits.keys, self.name, lasts, author))
 
     def resume(self, *, reason: str | None = None, by: str | None = None) -> None:
         """Lift the pause of the fan-out, if there is one.
@@ -101,9 +132,10 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
-        throttle, author = self._throttle, Author.of(by, reason)
-        self._read_record()
-        throttle.run_plan(resume_fan_out(throttle.keys, self.name, author))
+        author = Author.of(by, reason)
+        for part in self._each_part():
+            limits = part.limits
+            limits.run_plan(resume_fan_out(limits.keys, self.name, author))
 
     def cancel(
         self,
@@ -131,29 +163,30 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
-        author = Author.of(by, reason)
-        self._read_record()
-        cancelled = 0
-        try:
-            for cancelled in self._cancel_pages():
-                if seen is not None:
-                    seen(cancelled)
-        finally:
-            if cancelled:
-                what = count(cancelled, "task")
-                self._throttle.note_removal("cancel", fan_out_subject(self.name), what, author)
+        author, cancelled = Author.of(by, reason), 0
+        for part in self._each_part():
+            of_part = 0
+            try:
+                for of_part in self._cancel_pages(part.limits):
+                    if seen is not None:
+                        seen(cancelled + of_part)
+            finally:
+                if of_part:
+                    what, subject = count(of_part, "task"), fan_out_subject(self.name)
+                    part.limits.note_removal("cancel", subject, what, author)
+            cancelled += of_part
         self._mark_revoked()
         return cancelled
 
-    def _cancel_pages(self) -> Iterator[int]:
-        """Revoke some tasks at a time, and yield the number of tasks revoked so far."""
-        cancelled, names = 0, [self._record, self._throttle.keys.totals()]
+    def _cancel_pages(self, limits: AppLimits) -> Iterator[int]:
+        """Revoke some tasks of a part at a time, and yield the number of tasks revoked so far."""
+        cancelled, names = 0, [limits.keys.fan_out(self.name), limits.keys.totals()]
         for number in range(FAN_OUT_NUMBERS):
             cursor: Argument = "0"
             is_cut = True
             while is_cut or cursor != b"0":
                 call = Call(script("cancel"), names, ["", number, cursor])
-                cursor, tasks, is_cut = self._throttle.store.run(call)
+                cursor, tasks, is_cut = limits.store.run(call)
                 cancelled += tasks
                 yield cancelled
 
@@ -165,27 +198,38 @@ class FanOut:
         app = self._throttle.app
         if app.conf.task_ignore_result or not self._has_results():
             return
-        read = int(self._read_record()[2].get("told", 0))
-        while rows := self._read_page(read, mark_told=True):
-            for task_id, outcome in rows:
-                if outcome == "revoked":
-                    app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
-            read += len(rows)
+        for part in self._read().found.values():
+            read = part.told
+            while rows := self._read_page(part.limits, read, mark_told=True):
+                for task_id, outcome in rows:
+                    if outcome == "revoked":
+                        app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
+                read += len(rows)
 
-    def _read_page(self, first: int, *, mark_told: bool = False) -> list[tuple[str, str]]:
-        """Return ids and outcomes of ended tasks, in order, from the position ``first`` on.
+    def _read_page(
+        self, limits: AppLimits, first: int, *, mark_told: bool = False
+    ) -> list[tuple[str, str]]:
+        """Return ids and outcomes of ended tasks of a part, from the position ``first`` on.
 
         ``mark_told``: record that the results of those before ``first`` have been stored.
         """
         args = [first, first + _PAGE_SIZE - 1, int(mark_told)]
-        reply = self._throttle.store.run(Call(script("list_results"), [self._record], args))
+        record = limits.keys.fan_out(self.name)
+        reply = limits.store.run(Call(script("list_results"), [record], args))
         texts = [text.decode() for text in reply]
         return list(zip(texts[::2], texts[1::2], strict=True))
 
-    def _page(self, first: int) -> list[tuple[AsyncResult[Any], str]]:
-        """Return results and outcomes of ended tasks, in order, from the position ``first`` on."""
-        result = self._throttle.app.AsyncResult
-        return [(result(task_id), outcome) for task_id, outcome in self._read_page(first)]
+    def _page(self, read: Counter[str]) -> list[AsyncResult[Any]]:
+        """Return results of ended tasks that were not read before.
+
+        ``read``: how many of each part were read; this call counts its own.
+        """
+        results: list[AsyncResult[Any]] = []
+        for shard, part in self._read().found.items():
+            rows = self._read_page(part.limits, read[shard])
+            results += (self._throttle.app.AsyncResult(task_id) for task_id, _ in rows)
+            read[shard] += len(rows)
+        return results
 
     def forecast(self) -> Forecast:
         """Return when the last waiting task of the fan-out will have started.
@@ -201,10 +245,15 @@ class FanOut:
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`progress`.
         """
-        progress, throttle = self.progress(), self._throttle
+        parts = self._read()
+        forecasts = [self._forecast_part(part) for part in parts.found.values()]
+        return merge(forecasts)
+
+    def _forecast_part(self, part: FanOutPart) -> Forecast:
+        limits, progress = part.limits, part.progress
         for _ in range(_FORECAST_TRIES):
-            plan = forecast_fan_out(throttle.observer, self._record, progress.rate)
-            forecast = throttle.run_plan(plan)
+            record = limits.keys.fan_out(self.name)
+            forecast = limits.run_plan(forecast_fan_out(limits.observer, record, progress.rate))
             if forecast.seconds is None or forecast.cause == "processes":
                 break
             if not is_slower(forecast.waiting, progress.rate, forecast.seconds):
@@ -280,14 +329,13 @@ class FanOut:
         return self._results(timeout)
 
     def _results(self, timeout: float | None) -> Iterator[AsyncResult[Any]]:
-        read, polls = 0, _polls(timeout, f"no task of fan-out {self.name!r} has ended")
+        read: Counter[str] = Counter()
+        polls = _polls(timeout, f"no task of fan-out {self.name!r} has ended")
         while True:
             progress = self._poll()
-            rows = self._retry(partial(self._page, read))
-            for result, _ in rows:
-                yield result
-            read += len(rows)
-            if rows:
+            results = self._retry(partial(self._page, read))
+            yield from results
+            if results:
                 polls = _polls(timeout, f"no other task of fan-out {self.name!r} has ended")
             elif progress.complete:
                 return
@@ -299,8 +347,11 @@ class FanOut:
         return not isinstance(self._throttle.app.backend, _UNREADABLE)
 
     def _poll(self) -> Progress:
-        """Return its progress, after storing the results of newly cancelled tasks."""
-        progress = self._retry(self.progress)
+        """Return its progress, after storing the results of newly cancelled tasks.
+
+        A part that cannot be reached is waited for.
+        """
+        progress = self._retry(self._progress_of_all)
         if progress.cancelled:
             self._retry(self._mark_revoked)
         return progress
@@ -308,9 +359,11 @@ class FanOut:
     def _retry(self, action: Callable[[], T]) -> T:
         return retry_outage(action, f"Fan-out {self.name}")
 
-    def _read_record(self) -> tuple[int, float, Mapping[str, str]]:
-        """See :func:`read_fan_out`."""
-        return self._throttle.run_plan(read_fan_out(self._throttle.observer, self.name))
+    def _progress_of_all(self) -> Progress:
+        """Return the progress if all parts can be reached."""
+        parts = self._read()
+        parts.check_reachable()
+        return parts.progress()
 
 
 def _polls(timeout: float | None, failure: str) -> Iterator[None]:

@@ -8,36 +8,31 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from math import inf
 from uuid import uuid4
 
 from celery.canvas import Signature
 from celery.utils.log import get_logger
 
-from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.fan_out.enlist import LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.bulk.fan_out.location import RecordSearch, check_shard, part_of_limits
+from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
+from celery_throttle.bulk.fan_out.parts import FanOutParts, parts_by_name
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
     ConfigurationError,
     FanOutError,
-    KeysFullError,
     StoreError,
-    StoreUnavailableError,
     ThrottleError,
     shown,
 )
-from celery_throttle.limits.duration import MICROSECONDS, Duration, check_duration
-from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.define import call_registered
-from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.store.client import PendingCall
+from celery_throttle.limits.duration import Duration, check_duration
+from celery_throttle.operations.author import Author
+from celery_throttle.operations.fan_outs import pause_fan_out
 from celery_throttle.tasks.app_limits import AppLimits
-
-T = TypeVar("T")
 
 logger = get_logger(__name__)
 
@@ -49,11 +44,14 @@ _PROTOCOL = 2
 #: The least number of seconds that the record of a fan-out is kept.
 _MIN_KEEP_SECONDS = 60.0
 
-#: Seconds between two tries to send a task that has no room, at least and at most.
-MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
-
 #: Seconds after which a batch is sent though it is not full.
 MAX_BATCH_SECONDS = 0.1
+
+#: The most shards in which one fan-out has parts: each record has the names of all.
+MAX_PARTS = 64
+
+#: Seconds after which records are kept for longer: several times in the least ``keep``.
+TOUCH_SECONDS = 15.0
 
 
 def fan_out(
@@ -75,13 +73,13 @@ def fan_out(
     _check_app(throttle)
     publisher = Publisher(throttle, name, max_waiting, keep, is_unique=is_unique)
     publisher.begin()
-    publisher.publish(signatures)
+    handle = publisher.publish(signatures)
     logger.info(
         "Fan-out %s: %d tasks joined their lines, %d had been sent before%s",
         *(name, publisher.sent, publisher.processed - publisher.sent),
         "; then it was cancelled" if publisher.cancelled else "",
     )
-    return FanOut(publisher.part, name)
+    return handle
 
 
 def _check_app(throttle: AppLimits) -> None:
@@ -117,7 +115,9 @@ def _check_arguments(name: str, max_waiting: int | None, keep: Duration) -> floa
 
 
 class Publisher:
-    """Sends the tasks of one fan-out.
+    """Sends the tasks of one fan-out, each to the part in its shard.
+
+    A part is opened before its first task is sent, see :meth:`_open`.
 
     Args:
         throttle: the limits of the app.
@@ -127,9 +127,6 @@ class Publisher:
         is_unique: whether no other process can have used the name.
 
     Attributes:
-        part: the limits of the shard of the fan-out. Until that is known, those of the home shard.
-        processed: tasks that joined their lines, or had been sent before.
-        sent: tasks that joined their lines.
         cancelled: whether the fan-out has been cancelled meanwhile.
     """
 
@@ -142,91 +139,188 @@ class Publisher:
         *,
         is_unique: bool,
     ) -> None:
-        self.processed = self.sent = 0
         self.cancelled = False
-        self.part = throttle.app_parts[0]
         self._throttle = throttle
         self._name = name
         self._options = name, max_waiting, keep
         self._is_unique = is_unique
-        self._entries = EntryBuilder(throttle, name, self._find_part)
-        self._batch, self._is_open = self._new_batch(), False
-        self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
+        self._entries = EntryBuilder(throttle, name)
+        self._shards = parts_by_name(throttle)
+        self._parts: dict[str, PartPublisher] = {}
+        self._touched_at = time.monotonic()
+
+    @property
+    def processed(self) -> int:
+        """The number of tasks that joined their lines, or had been sent before."""
+        return sum(part.processed for part in self._parts.values())
+
+    @property
+    def sent(self) -> int:
+        """The number of tasks that joined their lines."""
+        return sum(part.sent for part in self._parts.values())
 
     def begin(self) -> None:
-        """Open the fan-out where it is, if it is anywhere.
+        """Open the parts that the fan-out has.
 
         Without shards it is opened before the first signature is read, which may take long.
         """
         if self._throttle.parts is None:
-            self._open(self.part)
+            self._open("")
         elif not self._is_unique:
-            found = RecordSearch(self._throttle, self._name).found
-            if found is not None:
-                self._open(found)
+            found = FanOutParts(self._throttle, self._name)
+            if found.found:
+                self._adopt(found)
 
-    def publish(self, signatures: Iterable[Signature]) -> None:
-        """Send all tasks, or those before the first that raises an error."""
+    def publish(self, signatures: Iterable[Signature]) -> FanOut:
+        """Send all tasks, or those before the first that raises an error; return the handle."""
         began = time.monotonic()
         try:
             for position, signature in enumerate(signatures):
                 entry = self._entry(position, signature)
-                self._batch.add(entry)
-                if self._batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    full, self._batch = self._batch, self._new_batch()
-                    self._send(full)
-                    if not self.processed or not full.is_full():
-                        # The first reply says whether scripts or limits are missing. And if
-                        # signatures come slowly, the next batch may take long.
-                        self._settle()
-                    began = time.monotonic()
-                    if self.cancelled:
-                        return
+                part = self._parts.get(entry.destination.shard)
+                if part is None:
+                    part = self._open(entry.destination.shard)
+                    if self._check_cancelled():
+                        return self._handle()
+                batch = part.batch
+                batch.add(entry)
+                if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
+                    began = self._send_due(part, began)
+                    if self._check_cancelled():
+                        return self._handle()
         except StoreError:  # after retries
             raise
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
-            self._send_rest()
+            self._finish()
             raise
-        if not self._is_open:  # there was no signature
-            self._open(self.part)
-        self._batch.closed = True
-        self._send_rest()
+        if not self._parts:  # there was no signature
+            self._open(next(iter(self._shards)))
+        self._finish(closed=True)
+        return self._handle()
 
-    def _send_rest(self) -> None:
-        if self._is_open:
-            self._send(self._batch)
-            self._settle()
+    def _send_due(self, part: PartPublisher, began: float) -> float:
+        """Send the full batch of a part, or what was added to all parts since ``began``.
 
-    def _find_part(self, refs: tuple[LimitRef, ...]) -> AppLimits:
-        """Return the part of the shard of some limits. The first ones decide about the fan-out."""
-        part = part_of_limits(self._throttle, refs)
-        if not self._is_open:
-            self._open(part)
-            if not self._is_unique:
-                self._check_others()
-        check_shard(self._throttle, self._name, self.part, part)
+        Returns the time from which on the next tasks are gathered.
+        """
+        is_due = time.monotonic() - began > MAX_BATCH_SECONDS
+        for each in [*self._parts.values()] if is_due else [part]:
+            if each.batch.entries:
+                each.send()
+        self._touch()
+        return time.monotonic() if is_due or len(self._parts) == 1 else began
+
+    def _finish(self, *, closed: bool = False) -> None:
+        """Send the rest. The fan-out is closed when all its parts are."""
+        for part in self._parts.values():
+            part.send(closed=closed)
+        for part in self._parts.values():
+            part.settle()
+        self._check_cancelled()
+
+    def _check_cancelled(self) -> bool:
+        self.cancelled = any(part.cancelled for part in self._parts.values())
+        return self.cancelled
+
+    def _handle(self) -> FanOut:
+        return FanOut(self._throttle, self._name, tuple(self._parts))
+
+    def _open(self, shard: str) -> PartPublisher:
+        """Open the part in a shard.
+
+        First its record is created, then all other parts learn of it, then it is read what has
+        become of them meanwhile: another process may have paused or cancelled them before it could
+        know of this part, or may have opened further parts.
+
+        Raises:
+            FanOutError: the fan-out was cancelled, or has a part that has expired, or too many.
+        """
+        if len(self._parts) >= MAX_PARTS:
+            raise FanOutError(
+                f"fan-out {shown(self._name)} has tasks in more than {MAX_PARTS} shards; allowed: "
+                f"tasks whose limits are in {MAX_PARTS} shards at most"
+            )
+        part = self._parts[shard] = self._new_part(shard)
+        if not shard:
+            part.open(())
+            self._check_uncancelled(part.cancelled)
+            return part
+        while True:
+            names = sorted(self._parts)
+            for each in sorted(self._parts.values(), key=lambda each: each is not part):
+                each.open(names)
+            known = names if self._is_unique else None
+            found = FanOutParts(self._throttle, self._name, known)
+            if found.shards <= {*names}:
+                break
+            self._adopt(found)
+        if self.processed and any(each.progress.cancelled for each in found.found.values()):
+            part.cancelled = True  # during this call, which ends without an error
+            return part
+        self._check(found)
+        others = [each.progress.paused for name, each in found.found.items() if name != shard]
+        self._pause(part.limits, max(others, default=0.0))
         return part
 
-    def _check_others(self) -> None:
-        """Raise FanOutError if another process has begun the fan-out elsewhere meanwhile.
+    def _pause(self, limits: AppLimits, seconds: float) -> None:
+        """Pause a part as long as others are paused."""
+        if seconds:
+            author = Author.of(None, "paused in its other shards")
+            lasts = None if seconds == inf else seconds
 
-        Either this process finds the record of the other one, or the other one finds this record.
-        """
-        found = RecordSearch(self._throttle, self._name, besides=self.part).found
-        if found is not None:
-            check_shard(self._throttle, self._name, found, self.part)
+            def pause() -> None:
+                plan = pause_fan_out(limits.keys, self._name, lasts, author)
+                limits.run_plan(plan)
 
-    def _open(self, part: AppLimits) -> None:
-        """Create the record of the fan-out in a shard, unless it is there."""
-        self.part = part
-        self._send(self._new_batch())
-        self._settle()
-        if self.cancelled:
+            retry_outage(pause, f"Fan-out {self._name}")
+
+    def _adopt(self, found: FanOutParts) -> None:
+        """Open the parts that were found, and those that are recorded and cannot be reached."""
+        self._check(found)
+        new = found.shards - {*self._parts}
+        for shard in new:
+            self._parts[shard] = self._new_part(shard)
+        for shard in new:
+            self._parts[shard].open(sorted(self._parts))
+
+    def _new_part(self, shard: str) -> PartPublisher:
+        return PartPublisher(
+            self._shards[shard],
+            self._options,
+            waiting_elsewhere=self._waiting_elsewhere,
+            on_hold=self._on_hold,
+            noted=self._noted,
+        )
+
+    def _check(self, found: FanOutParts) -> None:
+        self._check_uncancelled(any(part.progress.cancelled for part in found.found.values()))
+        if found.missing:
+            raise FanOutError(
+                f"the record of fan-out {shown(self._name)} in shard {min(found.missing)!r} has "
+                "expired, or is lost: its tasks would be sent again; allowed: another name"
+            )
+
+    def _check_uncancelled(self, cancelled: bool) -> None:  # noqa: FBT001  # what was read
+        if cancelled:
             raise FanOutError(f"fan-out {self._name!r} was cancelled; allowed: another name")
-        self._batch, self._is_open = self._new_batch(), True
 
-    def _new_batch(self) -> EnlistBatch:
-        return EnlistBatch(self.part.keys, *self._options)
+    def _waiting_elsewhere(self, part: PartPublisher) -> int:
+        return sum(each.waiting for each in self._parts.values()) - part.waiting
+
+    def _on_hold(self) -> None:
+        """Read how many tasks wait in each part, as room for one is room for the others."""
+        self._touch()
+        if len(self._parts) > 1:
+            found = FanOutParts(self._throttle, self._name, self._parts).found
+            for shard, part in found.items():
+                self._parts[shard].waiting = part.progress.waiting
+
+    def _touch(self) -> None:
+        """Keep the records of parts of which no task waits, while others are still sent to."""
+        if len(self._parts) > 1 and time.monotonic() - self._touched_at > TOUCH_SECONDS:
+            for part in self._parts.values():
+                part.open(())
+            self._touched_at = time.monotonic()
 
     def _entry(self, position: int, signature: Signature) -> LineEntry:
         try:
@@ -235,76 +329,7 @@ class Publisher:
             _add_note(error, position, shown(signature))
             raise
 
-    def _send(self, batch: EnlistBatch) -> None:
-        """Begin a call, so that the next batch is built while the server works."""
-        self._settle()
-        try:
-            begun = self.part.store.begin(batch.call())
-        except StoreUnavailableError:  # _settle() sends it again
-            begun = None
-        self._in_flight = batch, begun
-
-    def _settle(self) -> None:
-        """Wait until the whole batch in flight has joined its lines."""
-        if self._in_flight is None:
-            return
-        (batch, begun), self._in_flight = self._in_flight, None
-        part, tasks = batch, len(batch.entries)
-        reply = self._first_reply(begun) or self._run(batch)
-        while True:
-            self.processed += reply.processed
-            self.sent += reply.sent
-            batch = batch.part(reply.processed)
-            if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
-                self.cancelled = reply.outcome == "cancelled"
-                break
-            if reply.outcome == "done":
-                part = batch.part(0, 2 * len(part.entries))
-            else:
-                self._wait_or_raise(batch.entries[0], reply)
-                part = batch.part(0, 1)  # do not send the whole batch while there is no room
-            reply = self._run(part)
-        replicas = self.part.settings.replicas
-        if replicas and tasks:
-            self._retry(lambda: self.part.store.confirm(replicas))
-
-    def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
-        """Return the reply to a call; None if it is lost, or if the server lacks a limit."""
-        try:
-            reply = None if begun is None else self.part.store.finish(begun)
-        except StoreUnavailableError:
-            return None
-        return None if reply is None or reply[0] == b"unknown" else EnlistReply.read(reply)
-
-    def _run(self, batch: EnlistBatch) -> EnlistReply:
-        """Run a call until it has a reply, and register limits that the server does not know."""
-        throttle, call, limits = self.part, batch.call(), batch.limits()
-        reply = self._retry(
-            lambda: throttle.run_plan(call_registered(throttle.plans, call, limits))
-        )
-        if reply[0] == b"unknown":
-            raise unknown_limit_error(batch.ref_at(reply[1]).name, throttle.limits)
-        return EnlistReply.read(reply)
-
-    def _retry(self, action: Callable[[], T]) -> T:
-        return retry_outage(action, f"Fan-out {self._name}")
-
-    def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
-        """Wait for room for the next entry. Raises if there will never be any."""
-        wait = MIN_RETRY_SECONDS
-        if reply.outcome == "never":
-            index, burst = reply.details
-            ref, cost = entry.destination.refs[index - 1], entry.costs[index - 1]
-            raise self._refused(cost_too_high_error(cost, ref, burst), entry)
-        if reply.outcome == "crowded":
-            wait_us, index, max_keys = reply.details
-            ref = entry.destination.refs[index - 1]
-            if wait_us < 0:
-                raise self._refused(KeysFullError(ref.name, ref.key, None, max_keys), entry)
-            wait = max(MIN_RETRY_SECONDS, wait_us / MICROSECONDS)
-        time.sleep(min(wait, MAX_RETRY_SECONDS))
-
-    def _refused(self, error: ThrottleError, entry: LineEntry) -> ThrottleError:
+    def _noted(self, error: ThrottleError, entry: LineEntry) -> ThrottleError:
         _add_note(error, self.processed, f"task_id {shown(entry.task_id)}")
         return error
 

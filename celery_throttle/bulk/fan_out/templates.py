@@ -26,6 +26,9 @@ from celery_throttle.tasks.task import CheckedSend, ThrottledTask
 #: Marks for the id and for the texts of the arguments. Nothing else in a message looks like them.
 ID, ARGS, KWARGS = ("\x01id\x01", "\x01args\x01", "\x01kwargs\x01")
 
+#: A mark for the name of the shard, which messages have if there are several.
+SHARD = "\x01shard\x01"
+
 #: Options that depend on the time, or that the template fills in.
 _UNSUPPORTED_OPTIONS = frozenset({"eta", "countdown", "expires", "argsrepr", "kwargsrepr"})
 
@@ -83,7 +86,7 @@ class Template:
         for text in ("argsrepr", "kwargsrepr"):  # Celery also sends the marks as properties
             marked.properties.pop(text, None)
         head = packing.pack_head(marked).replace("%", "%%")
-        for name, mark in (("id", ID), ("args", ARGS), ("kwargs", KWARGS)):
+        for name, mark in (("id", ID), ("args", ARGS), ("kwargs", KWARGS), ("shard", SHARD)):
             head = head.replace(json.dumps(mark), f"%({name})s")
         app: Any = task.app
         levels = app.conf.get("task_repr_maxlevels", 3)  # a setting since Celery 5.6
@@ -98,7 +101,12 @@ class Template:
         )
 
     def pack(
-        self, task_id: str, args: Sequence[Any], kwargs: Mapping[str, Any], content: str
+        self,
+        task_id: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        content: str,
+        shard: str = "",
     ) -> bytes:
         """Return the packed message of one call; ``content``: its arguments as JSON.
 
@@ -112,5 +120,6 @@ class Template:
             "id": encode(task_id),
             "args": encode(self._repr(args, for_args)),
             "kwargs": encode(self._repr(kwargs, for_kwargs)) if kwargs else '"{}"',
+            "shard": f'"{shard}"',
         }
         return packing.join(head, content[:-1] + self._tail)

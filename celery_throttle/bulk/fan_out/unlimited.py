@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,5 +69,10 @@ class UnlimitedFanOut(FanOut):
     def _has_results(self) -> bool:
         return bool(self._throttle.app.conf.task_always_eager) or super()._has_results()
 
-    def _page(self, first: int) -> list[tuple[Any, str]]:
-        return self._ended[first:]
+    def _progress_of_all(self) -> Progress:
+        return self.progress()
+
+    def _page(self, read: Counter[str]) -> list[Any]:
+        results = [result for result, _ in self._ended[read[""] :]]
+        read[""] += len(results)
+        return results

@@ -13,6 +13,9 @@ from celery_throttle.operations.fan_outs import RATE_STALE_SECONDS, unknown_fan_
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import fan_out_ref
 
+#: The fields of a progress that are numbers of tasks.
+_COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
+
 #: Records that one call reads.
 _PAGE_SIZE = 50
 
@@ -36,6 +39,10 @@ class Progress:
             is paused until resumed.
         closed: Whether all tasks have been sent.
         cancelled: Whether the fan-out was cancelled.
+        unreachable: The names of the shards that have a part of the fan-out and cannot be reached.
+            The counts are those of the other parts. Empty without shards.
+        missing: The names of the shards whose part has expired, or was lost with the data of its
+            server. The counts are those of the other parts. Empty without shards.
     """
 
     name: str
@@ -49,6 +56,8 @@ class Progress:
     paused: float
     closed: bool
     cancelled: bool
+    unreachable: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def ended(self) -> int:
@@ -57,8 +66,40 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Whether the fan-out is closed or cancelled, and all tasks that were sent have ended."""
-        return (self.closed or self.cancelled) and self.ended >= self.sent
+        """Whether the fan-out is closed or cancelled, and all tasks that were sent have ended.
+
+        False while a part of it cannot be reached.
+        """
+        ended = self.ended >= self.sent and not self.unreachable
+        return (self.closed or self.cancelled) and ended
+
+    @classmethod
+    def merge(
+        cls,
+        parts: Sequence[Progress],
+        unreachable: Sequence[str] = (),
+        missing: Sequence[str] = (),
+    ) -> Progress:
+        """Return the progress of a fan-out with parts in several shards.
+
+        It is paused as long as all parts are, and cancelled if one is: another call of ``cancel``
+        cancels the others.
+
+        :meta private:
+        """
+        rates = [part.rate for part in parts if part.rate is not None]
+        sums = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
+        is_cancelled = any(part.cancelled for part in parts)
+        return cls(
+            name=parts[0].name,
+            **sums,
+            rate=sum(rates) if rates and not is_cancelled else None,
+            paused=min(part.paused for part in parts),
+            closed=all(part.closed for part in parts) and not unreachable,
+            cancelled=is_cancelled,
+            unreachable=tuple(unreachable),
+            missing=tuple(missing),
+        )
 
     @classmethod
     def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:

@@ -1,8 +1,9 @@
-"""Fan-outs with several shards: each is in the shard of its limits, and found by its name."""
+"""Fan-outs with several shards: a part in each shard of the limits, and one handle for all."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from celery_throttle import (
     UnknownFanOutError,
 )
 from celery_throttle.bulk import retry
-from celery_throttle.bulk.fan_out import location, publisher
+from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
@@ -39,6 +40,16 @@ TASKS = 60
 
 def signatures(sharded: ShardedApp, name: str, *key: str, count: int = TASKS) -> list[Any]:
     return [sharded.task(name).s(n, *key).set(task_id=f"{name}-{n}") for n in range(count)]
+
+
+def mixed(sharded: ShardedApp, count: int = TASKS) -> list[Any]:
+    """Return tasks whose limits are in turn in all shards that the app has."""
+    tasks = []
+    for number in range(count):
+        name = ("api", "erp", "tenant")[number % 3]
+        key = [f"key{number % 20}"] if name == "tenant" else []
+        tasks.append(sharded.task(name).s(number, *key))
+    return tasks
 
 
 def has_record(part: Any, name: str) -> bool:
@@ -88,31 +99,144 @@ def test_a_cancelled_fan_out(sharded: ShardedApp) -> None:
         sharded.throttle.fan_out(signatures(sharded, "erp"), "nightly")
 
 
-def test_the_tasks_before_one_of_another_shard_are_sent(sharded: ShardedApp) -> None:
-    mixed = [*signatures(sharded, "erp", count=7), *signatures(sharded, "api", count=1)]
-    error = "'nightly' is in shard 'erp', and the limits of this task are in shard 'home'; allowed"
-    for _ in range(2):
-        with pytest.raises(FanOutError, match=error):
-            sharded.throttle.fan_out(mixed, "nightly")
-    progress = sharded.throttle.fan_out_named("nightly").progress()
-    assert (counts(progress), progress.closed) == ((7, 7, 0), False)
+def test_a_fan_out_over_all_shards(sharded: ShardedApp) -> None:
+    handle = sharded.throttle.fan_out(mixed(sharded), "nightly")
+    handle.pause(reason="night")
+    found = sharded.reload().throttle.fan_out_named("nightly")
+    progress = found.progress()
+    assert (counts(progress), progress.closed) == ((TASKS, TASKS, 0), True)
+    assert (progress.paused, progress.unreachable, progress.missing) == (math.inf, (), ())
+    assert found.forecast().waiting == TASKS
+    parts = sharded.throttle.parts_by_name
+    assert [name for name in parts if has_record(parts[name], "nightly")] == [*parts]
+    assert counts(sharded.throttle.fan_out(mixed(sharded), "nightly").progress())[0] == TASKS
+    sharded.start_worker()
+    found.resume()
+    assert found.wait(timeout=SECONDS).done == TASKS
+    assert sorted(result.get() for result in found.results()) == list(range(TASKS))
+    runs = [*sharded.runs("api"), *sharded.runs("erp"), *sharded.runs("tenant")]
+    assert sorted(runs) == list(range(TASKS))
 
 
-def test_keys_of_two_shards(sharded: ShardedApp) -> None:
-    keys = [f"key{number}" for number in range(20)]  # of four shards
-    tasks = (sharded.task("tenant").s(0, key) for key in keys)
-    with pytest.raises(FanOutError, match=r"shard 'tenants/\d', .* in shard 'tenants/\d'"):
-        sharded.throttle.fan_out(tasks)
+def test_a_cancel_revokes_the_tasks_of_all_shards(sharded: ShardedApp) -> None:
+    sharded.throttle.fan_out(mixed(sharded), "nightly")
+    found = sharded.throttle.fan_out_named("nightly")
+    seen: list[int] = []
+    assert found.cancel(seen.append) == TASKS
+    assert (seen, seen[-1]) == (sorted(seen), TASKS)
+    progress = found.progress()
+    assert (progress.revoked, progress.waiting, progress.complete) == (TASKS, 0, True)
+    assert [result.state for result in found.results()] == ["REVOKED"] * TASKS
+    with pytest.raises(FanOutError, match="'nightly' was cancelled"):
+        sharded.throttle.fan_out(mixed(sharded), "nightly")
+
+
+def during(sharded: ShardedApp, action: Callable[[], Any]) -> Iterator[Any]:
+    """Yield tasks of one shard; then something happens before those of the others."""
+    yield from (sharded.task("erp").s(number) for number in range(500))
+    wait_until(lambda: sharded.throttle.fan_out_named("nightly").progress().sent, "the first ones")
+    action()
+    yield from mixed(sharded)
+
+
+def test_a_part_that_is_added_to_a_paused_fan_out_is_paused(sharded: ShardedApp) -> None:
+    throttle = sharded.throttle
+    handle = throttle.fan_out(
+        during(sharded, lambda: throttle.fan_out_named("nightly").pause()), "nightly"
+    )
+    assert handle.progress().paused == math.inf
+    assert counts(handle.progress()) == (500 + TASKS, 500 + TASKS, 0)
+
+
+def test_no_part_is_added_to_a_cancelled_fan_out(sharded: ShardedApp) -> None:
+    throttle = sharded.throttle
+    handle = throttle.fan_out(
+        during(sharded, lambda: throttle.fan_out_named("nightly").cancel()), "nightly"
+    )
+    progress = handle.progress()
+    assert (progress.cancelled, progress.waiting) == (True, 0)
+    assert throttle["api"].status().waiting == 0
 
 
 def test_a_name_is_that_of_one_fan_out_in_all_shards(sharded: ShardedApp) -> None:
-    """A repeated call would else send again what another shard has recorded."""
     sharded.throttle.fan_out(signatures(sharded, "erp", count=7), "nightly")
-    with pytest.raises(FanOutError, match=r"'nightly' is in shard 'erp', .* in shard 'home'"):
-        sharded.throttle.fan_out(signatures(sharded, "api"), "nightly")
-    assert counts(sharded.throttle.fan_out_named("nightly").progress()) == (7, 7, 0)
+    handle = sharded.throttle.fan_out(signatures(sharded, "api", count=5), "nightly")
+    assert counts(handle.progress()) == (12, 12, 0)
     again = sharded.throttle.fan_out(signatures(sharded, "erp", count=9), "nightly")
-    assert counts(again.progress()) == (9, 9, 0)
+    assert counts(again.progress()) == (14, 14, 0)
+    assert counts(sharded.throttle.fan_out_named("nightly").progress()) == (14, 14, 0)
+
+
+def test_two_processes_that_begin_one_name_in_two_shards(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins when this one has found that the name is new."""
+    throttle, others = sharded.throttle, signatures(sharded, "erp", count=7)
+    open_part = PartPublisher.open
+
+    def begin_another(*args: Any) -> None:
+        monkeypatch.undo()
+        throttle.fan_out(others, "nightly")
+        open_part(*args)
+
+    monkeypatch.setattr(PartPublisher, "open", begin_another)
+    handle = throttle.fan_out(signatures(sharded, "api", count=5), "nightly")
+    assert counts(handle.progress()) == (12, 12, 0)
+    parts = throttle.parts_by_name
+    for shard in ("home", "erp"):
+        with redis.Redis.from_url(parts[shard].store.url) as client:
+            record = parts[shard].keys.fan_out("nightly")
+            listed = client.hget(record, "shards").split()
+        assert sorted(listed) == [b"erp", b"home"]
+
+
+def test_a_part_that_cannot_be_reached_is_named(sharded: ShardedApp) -> None:
+    handle = sharded.throttle.fan_out(mixed(sharded), "nightly")
+    sharded.erp.signal(signal.SIGSTOP)
+    for found in (handle, sharded.reload().throttle.fan_out_named("nightly")):
+        progress = found.progress()
+        assert (progress.unreachable, progress.sent) == (("erp",), TASKS * 2 // 3)
+        assert (progress.complete, progress.closed) == (False, False)
+    with pytest.raises(StoreUnavailableError):
+        found.pause()
+    assert found.progress().paused == math.inf  # all others
+    sharded.erp.signal(signal.SIGCONT)
+    wait_until(lambda: not found.progress().unreachable, "the server")
+    assert found.progress().paused == 0
+    found.pause()
+    assert (found.progress().paused, found.progress().sent) == (math.inf, TASKS)
+
+
+def test_a_part_that_has_expired_is_named_and_is_not_sent_again(sharded: ShardedApp) -> None:
+    handle = sharded.throttle.fan_out(mixed(sharded), "nightly")
+    with sharded.erp.client() as client:
+        client.flushall()
+    progress = handle.progress()
+    assert (progress.missing, progress.sent) == (("erp",), TASKS * 2 // 3)
+    with pytest.raises(FanOutError, match="'nightly' in shard 'erp' has expired, or is lost"):
+        sharded.throttle.fan_out(mixed(sharded), "nightly")
+
+
+def test_no_more_tasks_wait_in_all_shards_than_may(sharded: ShardedApp) -> None:
+    most, throttle = 7, sharded.throttle
+    publish = partial(throttle.fan_out, mixed(sharded), "nightly", max_waiting=most)
+    thread = threading.Thread(target=publish)
+    thread.start()
+
+    def waiting() -> int:
+        try:
+            return int(throttle.fan_out_named("nightly").progress().waiting)
+        except UnknownFanOutError:
+            return 0
+
+    wait_until(lambda: waiting() == most, "as many as may wait")
+    sharded.start_worker()
+    seen: list[int] = []
+    handle = throttle.fan_out_named("nightly")
+    progress = handle.wait(SECONDS, lambda progress: seen.append(progress.waiting))
+    thread.join()
+    assert max(seen) <= most
+    assert (progress.done, progress.closed) == (TASKS, True)
 
 
 def test_the_servers_of_other_shards_may_be_lost(sharded: ShardedApp) -> None:
@@ -149,7 +273,8 @@ def test_the_server_of_a_fan_out_that_is_lost_for_a_while(sharded: ShardedApp) -
                 go_on.wait()
             yield task
 
-    thread = threading.Thread(target=lambda: sharded.throttle.fan_out(tasks(), "nightly"))
+    throttle = sharded.throttle
+    thread = threading.Thread(target=lambda: throttle.fan_out(tasks(), "nightly"))
     thread.start()
     sent.wait()
     sharded.erp.signal(signal.SIGSTOP)
@@ -158,9 +283,9 @@ def test_the_server_of_a_fan_out_that_is_lost_for_a_while(sharded: ShardedApp) -
         sharded.reload().throttle.fan_out_named("nightly")
     sharded.erp.signal(signal.SIGCONT)
     thread.join()
-    progress = sharded.throttle.fan_out_named("nightly").progress()
+    progress = throttle.fan_out_named("nightly").progress()
     assert (counts(progress), progress.closed) == ((1_000, 1_000, 0), True)
-    assert sharded.throttle["erp"].status().waiting == 1_000
+    assert throttle["erp"].status().waiting == 1_000
 
 
 def test_an_unknown_name(sharded: ShardedApp) -> None:
@@ -217,46 +342,19 @@ def test_the_outcome_of_a_task_whose_limits_have_moved(sharded: ShardedApp) -> N
     assert (counts(progress), progress.revoked) == ((2, 0, 1), 1)
 
 
-def test_two_processes_that_begin_one_name_in_two_shards(
-    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one begins when this one has found that the name is new. It alone sends."""
-    throttle, others = sharded.throttle, signatures(sharded, "erp", count=7)
-    find = location.part_of_limits
-
-    def begin_another(*args: Any) -> Any:
-        monkeypatch.undo()
-        throttle.fan_out(others, "nightly")
-        return find(*args)
-
-    monkeypatch.setattr(publisher, "part_of_limits", begin_another)
-    with pytest.raises(FanOutError, match=r"'nightly' is in shard 'erp', .* in shard 'home'"):
-        throttle.fan_out(signatures(sharded, "api"), "nightly")
-    assert throttle["api"].status().waiting == 0
-    assert counts(throttle.fan_out_named("nightly").progress()) == (7, 7, 0)
-    assert counts(throttle.fan_out(others, "nightly").progress()) == (7, 7, 0)
-
-
 class KilledError(BaseException):
     """The process has ended."""
 
 
-def kill_at(patch: pytest.MonkeyPatch, at: int, *, is_done: bool) -> None:
-    """Let no call of a server come through from the one with a number on.
-
-    ``is_done``: whether the server gets that one.
-    """
+def kill_at(patch: pytest.MonkeyPatch, at: int) -> None:
+    """Let no call reach a server from the one with a number on."""
     numbers = itertools.count()
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            number = next(numbers)
-            if number > at or (number == at and not is_done):
+            if next(numbers) >= at:
                 raise KilledError
-            reply = method(*args)
-            if number == at:
-                raise KilledError
-            return reply
+            return method(*args)
 
         return call
 
@@ -264,23 +362,22 @@ def kill_at(patch: pytest.MonkeyPatch, at: int, *, is_done: bool) -> None:
         patch.setattr(Store, name, wrap(getattr(Store, name)))
 
 
-@pytest.mark.parametrize("is_done", [False, True])
-def test_a_publisher_that_is_killed_at_each_of_its_calls(
-    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+def test_a_publisher_that_is_killed_before_each_of_its_calls(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same call completes the fan-out, and sends no task twice."""
-    count, task = 250, sharded.task("erp")
     for at in itertools.count():
         name = f"killed at {at}"
         with monkeypatch.context() as patch, suppress(KilledError):
-            kill_at(patch, at, is_done=is_done)
-            sharded.throttle.fan_out([task.s(number) for number in range(count)], name)
+            kill_at(patch, at)
+            sharded.throttle.fan_out(mixed(sharded), name)
             break
-        handle = sharded.throttle.fan_out([task.s(number) for number in range(count)], name)
-        progress = handle.progress()
-        assert (counts(progress), progress.closed) == ((count, count, 0), True)
-        assert sharded.throttle["erp"].status().waiting == count * (at + 1)
-    assert at > 10  # it looks for the name in all shards, opens it, and sends two batches
+        progress = sharded.throttle.fan_out(mixed(sharded), name).progress()
+        assert (counts(progress), progress.closed) == ((TASKS, TASKS, 0), True)
+    assert at > 50  # for each part it asks all shards, and writes to all parts
+    names = ("api", "erp", "tenant")
+    waiting = sum(sharded.throttle[limit].status().waiting for limit in names)
+    assert waiting == TASKS * (at + 1)
 
 
 @pytest.fixture
@@ -292,7 +389,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.stop()
 
 
-def test_a_fan_out_for_each_key_on_a_cluster(redis_url: str, cluster: Cluster) -> None:
+def test_a_fan_out_over_the_nodes_of_a_cluster(redis_url: str, cluster: Cluster) -> None:
     app: Any = Celery("keys", broker=redis_url, set_as_current=False)
     shards = {"tenants": {"limits": ["tenant"], "by_key": 6}}
     throttle = Throttle(app, {"tenant": "1/h"}, url=cluster.url, shards=shards)
@@ -300,12 +397,12 @@ def test_a_fan_out_for_each_key_on_a_cluster(redis_url: str, cluster: Cluster) -
     @app.task(name="remind", throttle="tenant:{key}", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
     def remind(key: int, number: int) -> None: ...
 
-    for key in range(20):
-        throttle.fan_out((remind.s(key, number) for number in range(key)), f"of {key}")
-    found = [throttle.fan_out_named(f"of {key}") for key in range(20)]
-    assert [handle.progress().waiting for handle in found] == [*range(20)]
-    assert throttle["tenant"].status().waiting == sum(range(20))
-    assert len({handle._throttle.keys.prefix for handle in found}) == 7  # and the home shard
+    tasks = [(key, number) for key in range(20) for number in range(key)]
+    throttle.fan_out((remind.s(*pair) for pair in tasks), "nightly")
+    found = throttle.fan_out_named("nightly")
+    assert counts(found.progress()) == (len(tasks), len(tasks), 0)
+    assert throttle["tenant"].status().waiting == len(tasks)
+    assert found.cancel() == len(tasks)
     for part in throttle.app_parts:
         part.store.close()
     app.close()

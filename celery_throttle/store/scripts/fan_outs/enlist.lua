@@ -5,13 +5,15 @@
 --       then per queue: lines, messages, due, polls; then per requirement and queue: state, entries, pause of the name,
 --       pause of the key, backlog, waiting, waiting-lists, waiting-list-index; then the lines; then the head of
 --       the totals, see `counters.lua`
--- ARGV  2   how many tasks of the fan-out may wait; 0 for any number
+-- ARGV  2   how many tasks of the fan-out may wait in this shard; -1 for any number
 --       3   how long (us) to keep the record after no task waits
 --       4   '1' if these are the last tasks
 --       5   how many queues
 --       6   how many requirements, each for one queue: limits, and the fan-out's own name
 --       7   the key that pauses the fan-out
 --       8   its name
+--       9   the names of the shards that have a part of it as far as that is known, each after a space; they are added
+--           to those in the record; empty for none
 --       then per requirement: name, field
 --       then per line: packed {index of its queue, indexes of its requirements} (2 bytes each), that of the fan-out last
 --       then per task: packed {index of its line (2 bytes), its number in the record (1), rank of its priority (1; 0
@@ -36,7 +38,7 @@ end
 
 -- Read the arguments that are lists. `key` and `arg` are the positions of the next ones.
 local queues, all, costs, lines = {}, { limits = {} }, {}, {}
-local key, arg = 4, 9
+local key, arg = 4, 10
 for i = 1, tonumber(ARGV[5]) do
   queues[i], key = { unpack(KEYS, key, key + 3) }, key + 4
 end
@@ -72,8 +74,19 @@ local function index_fan_out(index)
   redis.call('PEXPIRE', index, INDEX_KEPT_MS)
 end
 
+-- Add shards to those that have a part of the fan-out.
+local function add_shards(shards)
+  local known = redis.call('HGET', record, 'shards') or ''
+  for shard in string.gmatch(shards, '%S+') do
+    if not string.find(known .. ' ', ' ' .. shard .. ' ', 1, true) then
+      known = known .. ' ' .. shard
+    end
+  end
+  redis.call('HSET', record, 'shards', known)
+end
+
 -- Write what is missing in the record. Returns the numbers of the queues, by queue.
-local function open_fan_out(pause, name)
+local function open_fan_out(pause, name, shards)
   if redis.call('HSETNX', record, 'name', name) == 1 then
     index_fan_out(KEYS[3])
   end
@@ -84,6 +97,9 @@ local function open_fan_out(pause, name)
     redis.call('HSETNX', record, field, 0)
   end
   redis.call('HSET', record, 'keep', format_integer(keep), 'pause', pause)
+  if shards ~= '' then
+    add_shards(shards)
+  end
   local numbers, known = {}, record .. ':queues'
   for _, queue in ipairs(queues) do
     local number = redis.call('HGET', known, queue[LINES])
@@ -164,7 +180,7 @@ end
 
 -- Why a task must not join its line, as the end of the reply; nil if it may. `waiting_tasks` of the fan-out wait now.
 local function refusal_of(line, task_costs, waiting_tasks)
-  if max_waiting > 0 and waiting_tasks >= max_waiting or find_full_queue(line.requirements) then
+  if max_waiting >= 0 and waiting_tasks >= max_waiting or find_full_queue(line.requirements) then
     return { 'hold' }
   end
   local full_cap, cap_wait = 0, 0
@@ -196,7 +212,7 @@ end
 for i = key, #KEYS - 1 do
   lines[#lines + 1], arg = read_line(KEYS[i], ARGV[arg]), arg + 1
 end
-local numbers = open_fan_out(ARGV[7], ARGV[8])
+local numbers = open_fan_out(ARGV[7], ARGV[8], ARGV[9])
 
 -- What is to be recorded of the tasks sent by this call: hash -> {id, number of its queue, ...}
 local sent_tasks, is_sent = {}, {}

@@ -8,6 +8,7 @@
 --                             old_at, old_ended, new_at, new_ended: how many tasks had ended at two times (us)
 --                             told: how many ended tasks were read after a cancel
 --                             name: of the fan-out, as its user wrote it
+--                             shards: with several shards, those that have a part of it, each after a space
 --   record:queues      hash   key `lines` of a queue -> its number, and its number -> packed keys of the queue
 --   record:<number>    hash   for the tasks with that number: task id -> number of its queue, or how it ended
 --   record:ended       list   ids of the ended tasks, in the order of their ends

@@ -1,0 +1,157 @@
+"""Sends the tasks of a fan-out that belong to one shard to their lines, batch by batch.
+
+Law at stake here: *never lost*, and never twice. What a failed call did is unknown, so its batch is
+sent again as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.retry import retry_outage
+from celery_throttle.errors import KeysFullError, StoreUnavailableError, ThrottleError
+from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.define import call_registered
+from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
+from celery_throttle.store.client import PendingCall
+from celery_throttle.store.script import Call
+from celery_throttle.tasks.app_limits import AppLimits
+
+T = TypeVar("T")
+
+#: Seconds between two tries to send a task that has no room, at least and at most.
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
+
+
+class PartPublisher:
+    """Sends the tasks of one part of a fan-out.
+
+    Args:
+        limits: of the shard.
+        options: name of the fan-out, its tasks that may wait, seconds that its record is kept.
+        waiting_elsewhere: returns the number of tasks of the fan-out that wait in other shards.
+        on_hold: called while there is no room.
+        noted: returns an error with a note about a task.
+
+    Attributes:
+        batch: the tasks that will be sent next.
+        processed: tasks that joined their lines, or had been sent before.
+        sent: tasks that joined their lines.
+        waiting: tasks that wait, when that was last known.
+        cancelled: whether the part has been cancelled.
+    """
+
+    def __init__(
+        self,
+        limits: AppLimits,
+        options: tuple[str, int | None, float],
+        *,
+        waiting_elsewhere: Callable[[PartPublisher], int],
+        on_hold: Callable[[], None],
+        noted: Callable[[ThrottleError, LineEntry], ThrottleError],
+    ) -> None:
+        self.limits = limits
+        self.processed = self.sent = self.waiting = 0
+        self.cancelled = False
+        self._options = options
+        self._name, *_ = options
+        self._waiting_elsewhere, self._on_hold, self._noted = waiting_elsewhere, on_hold, noted
+        self.batch = self._new_batch()
+        self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
+
+    def open(self, shards: Iterable[str]) -> None:
+        """Create the record, unless it is there; ``shards``: those that have a part."""
+        batch = self._new_batch()
+        batch.shards = tuple(shards)
+        self._complete(batch, None)
+
+    def send(self, *, closed: bool = False) -> None:
+        """Send the tasks that were added. ``closed``: they are the last ones."""
+        batch, self.batch = self.batch, self._new_batch()
+        batch.closed = closed
+        self._send(batch)
+        if not self.processed or not batch.is_full():
+            # The first reply says whether scripts or limits are missing. And if signatures come
+            # slowly, the next batch may take long.
+            self.settle()
+
+    def _new_batch(self) -> EnlistBatch:
+        return EnlistBatch(self.limits.keys, *self._options)
+
+    def _call(self, batch: EnlistBatch) -> Call:
+        return batch.call(self._waiting_elsewhere(self))
+
+    def _send(self, batch: EnlistBatch) -> None:
+        """Begin a call, so that the next batch is built while the server works."""
+        self.settle()
+        try:
+            begun = self.limits.store.begin(self._call(batch))
+        except StoreUnavailableError:  # settle() sends it again
+            begun = None
+        self._in_flight = batch, begun
+
+    def settle(self) -> None:
+        """Wait until the whole batch in flight has joined its lines."""
+        if self._in_flight is None:
+            return
+        (batch, begun), self._in_flight = self._in_flight, None
+        self._complete(batch, begun)
+
+    def _complete(self, batch: EnlistBatch, begun: PendingCall | None) -> None:
+        part, tasks = batch, len(batch.entries)
+        reply = self._first_reply(begun) or self._run(batch)
+        while True:
+            self.processed += reply.processed
+            self.sent += reply.sent
+            self.waiting = reply.waiting
+            batch = batch.part(reply.processed)
+            if reply.outcome == "cancelled" or (reply.outcome == "done" and not batch.entries):
+                self.cancelled = reply.outcome == "cancelled"
+                break
+            if reply.outcome == "done":
+                part = batch.part(0, 2 * len(part.entries))
+            else:
+                self._wait_or_raise(batch.entries[0], reply)
+                self._on_hold()
+                part = batch.part(0, 1)  # do not send the whole batch while there is no room
+            reply = self._run(part)
+        replicas = self.limits.settings.replicas
+        if replicas and tasks:
+            self._retry(lambda: self.limits.store.confirm(replicas))
+
+    def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
+        """Return the reply to a call; None if it is lost, or if the server lacks a limit."""
+        try:
+            reply = None if begun is None else self.limits.store.finish(begun)
+        except StoreUnavailableError:
+            return None
+        return None if reply is None or reply[0] == b"unknown" else EnlistReply.read(reply)
+
+    def _run(self, batch: EnlistBatch) -> EnlistReply:
+        """Run a call until it has a reply, and register limits that the server does not know."""
+        limits, call, refs = self.limits, self._call(batch), batch.limits()
+        reply = self._retry(lambda: limits.run_plan(call_registered(limits.plans, call, refs)))
+        if reply[0] == b"unknown":
+            raise unknown_limit_error(batch.ref_at(reply[1]).name, limits.limits)
+        return EnlistReply.read(reply)
+
+    def _retry(self, action: Callable[[], T]) -> T:
+        return retry_outage(action, f"Fan-out {self._name}")
+
+    def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
+        """Wait for room for the next entry. Raises if there will never be any."""
+        wait = MIN_RETRY_SECONDS
+        if reply.outcome == "never":
+            index, burst = reply.details
+            ref, cost = entry.destination.refs[index - 1], entry.costs[index - 1]
+            raise self._noted(cost_too_high_error(cost, ref, burst), entry)
+        if reply.outcome == "crowded":
+            wait_us, index, max_keys = reply.details
+            ref = entry.destination.refs[index - 1]
+            if wait_us < 0:
+                raise self._noted(KeysFullError(ref.name, ref.key, None, max_keys), entry)
+            wait = max(MIN_RETRY_SECONDS, wait_us / MICROSECONDS)
+        time.sleep(min(wait, MAX_RETRY_SECONDS))
