@@ -19,8 +19,8 @@ from celery_throttle.errors import ConfigurationError, require_extra
 from celery_throttle.limits.duration import Duration
 from celery_throttle.observe.forecasts.reader import forecast_fan_out
 from celery_throttle.observe.forecasts.solver import Forecast, is_slower
-from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.merged import merge
+from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, resume_fan_out
