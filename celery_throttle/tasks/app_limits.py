@@ -201,7 +201,7 @@ class AppLimits(Limiter):
         for ref in self._unknown_keys(refs):
             is_known = ref in self._looked_up
             try:
-                self.look_up_key(ref, self.settings.limits_by_key[ref.name])
+                self.look_up_key(ref, self.limits_by_key[ref.name])
             except LimitFunctionError as error:
                 if not is_known:
                     raise
@@ -210,9 +210,14 @@ class AppLimits(Limiter):
                 self._looked_up.clear()
             self._looked_up[ref] = time.monotonic()
 
+    @cached_property
+    def limits_by_key(self) -> Mapping[str, LimitByKey]:
+        """See :attr:`Settings.limits_by_key`; read for each call."""
+        return self.settings.limits_by_key
+
     def _unknown_keys(self, refs: Iterable[LimitRef]) -> list[LimitRef]:
         """Return the keys that are to be looked up: they are new, or it is time."""
-        by_name = self.settings.limits_by_key
+        by_name = self.limits_by_key
         if not by_name or not self.settings.has_server or is_memory_url(self.settings.url):
             return []
         now, known = time.monotonic(), self._looked_up

@@ -168,7 +168,7 @@ class Settings:
         """Name to limits."""
         return parse_definitions(self.written_limits)
 
-    @cached_property
+    @property
     def limits_by_key(self) -> Mapping[str, LimitByKey]:
         """Name to the limit, of those whose keys get their definitions from a function."""
         limits = self.written_limits.items()

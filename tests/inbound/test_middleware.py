@@ -370,7 +370,12 @@ def test_a_server_lost_while_a_slot_is_held_spoils_no_answer(
 @pytest.mark.parametrize(
     ("limits", "options", "error", "match"),
     [
-        ("web", {}, LimitValueError, "'web' is not a limit of a limiter; allowed: such as"),
+        (
+            "web",
+            {},
+            LimitValueError,
+            "'web' is not a limit of a limiter, as a text .*; allowed: such as",
+        ),
         ([], {}, LimitValueError, "no limit is given"),
         (["web", "web"], {}, LimitValueError, "named twice"),
         (["wbe"], {}, UnknownLimitError, "'wbe' is not defined"),

@@ -64,7 +64,7 @@ class KeyLookups:
         self._timers = timers
         self._readmit = readmit
         #: By the name of the limit. Empty for most apps: then a task costs nothing here.
-        self.by_name = throttle.settings.limits_by_key
+        self.by_name = throttle.limits_by_key
         self._keys: dict[LimitRef, _Key] = {}
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._has_threads = False
