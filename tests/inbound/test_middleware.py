@@ -374,7 +374,7 @@ def test_a_server_lost_while_a_slot_is_held_spoils_no_answer(
             "web",
             {},
             LimitValueError,
-            "'web' is not a limit of a limiter, as a text .*; allowed: such as",
+            "'web' is not a limit of a limiter, as .*; allowed: such as",
         ),
         ([], {}, LimitValueError, "no limit is given"),
         (["web", "web"], {}, LimitValueError, "named twice"),
