@@ -1,6 +1,7 @@
--- convert_state.lua: converts a state that was written under another definition, or by a clock that was set back
--- since, or before its limits were used up. Units drain by the definition under which they were written until it was replaced, then they count as taken
--- at that moment. Twin: `adopt` in `celery_throttle/algorithms/definition.py`, which has the whole rule.
+-- convert_state.lua: converts a state that was written under another definition, before its limits were used up, or by
+-- a clock that was set back since. Units drain by the definition under which they were written until it was replaced,
+-- then they count as taken at that moment. Twin: `adopt` in `celery_throttle/algorithms/definition.py`, which has the
+-- whole rule.
 
 -- For each part of a state the amount in use at a time, without slots: their holders stay as they are. Also the
 -- position of the part of slots, false if there is none.
