@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from celery_throttle.cli.shards import over_option
 from celery_throttle.cli.shards import shards as list_shards
 from celery_throttle.cli.shared.console import confirm, echo_result
 from celery_throttle.cli.shared.options import (
@@ -23,12 +24,13 @@ from celery_throttle.observe.text import count, format_seconds
 
 
 @click.group(invoke_without_command=True, help=list_shards.help)
+@over_option
 @json_option
 @click.pass_context
-def shards(ctx: click.Context, *, as_json: bool) -> None:
+def shards(ctx: click.Context, *, over: float, as_json: bool) -> None:
     """List the shards, or run a command of the group."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(list_shards, as_json=as_json)
+        ctx.invoke(list_shards, over=over, as_json=as_json)
 
 
 @command(

@@ -39,15 +39,16 @@ _NODE_HEAD = ("node", ">shards", ">core", ">memory", ">replicas")
 _MEBIBYTE = 1 << 20
 
 
-@command(
-    click.option(
-        "--over",
-        type=click.FloatRange(min=0.1),
-        default=1.0,
-        show_default=True,
-        help="Seconds over which the figures per second are measured.",
-    )
+over_option = click.option(
+    "--over",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds over which the figures per second are measured.",
 )
+
+
+@command(over_option)
 def shards(target: Target, *, over: float, as_json: bool) -> None:
     """List the shards and their nodes, and how busy they are.
 

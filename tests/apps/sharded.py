@@ -40,7 +40,9 @@ def look_up(tenant: str) -> str | None:
 
 if os.environ.get("LOOK_UP"):
     LIMITS["tenant"] = LimitByKey(LIMITS["tenant"], look_up, refresh=1)
-throttle = Throttle(app, LIMITS, url=os.environ["HOME_URL"], lease=float(os.environ["LEASE"]))
+throttle = Throttle(
+    app, LIMITS, url=os.environ["HOME_URL"], lease=float(os.environ.get("LEASE", "30"))
+)
 
 if os.environ.get("STALL"):
     take = Quota.take

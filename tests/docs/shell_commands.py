@@ -125,6 +125,8 @@ def _parse(command: click.Command, name: str, words: list[str]) -> None:
         if not isinstance(command, click.Group):
             return
         rest = [*parent._protected_args, *parent.args]
+        if command.invoke_without_command and not rest:
+            return
         found, subcommand, words = command.resolve_command(parent, rest)
         assert subcommand is not None
         command, name = subcommand, str(found)

@@ -11,7 +11,7 @@ from celery import Celery
 from celery.app.utils import find_app
 
 from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
-from celery_throttle.errors import UnknownLimitError
+from celery_throttle.errors import StoreUnavailableError, UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
@@ -56,25 +56,38 @@ class Target:
                 "app: celery -A APP throttle ...",
                 ExitCode.USAGE,
             )
-        url, prefix = self._root.params["url"], self._root.params["prefix"]
-        if url:
-            app = Celery("celery-throttle", set_as_current=False)
-            given = {"url": url, "prefix": prefix}
-            home = AppLimits(app, given)
+        if self._root.params["url"]:
+            home = self._home
             shards = home.run_plan(_read_shards(home.observer)) if home.observer.has_server else {}
-            return AppLimits(app, {**given, "shards": shards}) if shards else home
+            return AppLimits(home.app, {**home.given, "shards": shards}) if shards else home
         raise CommandError(
             "no server is named; give --url, or set THROTTLE_URL, for example to "
             "redis://localhost:6379/1",
             ExitCode.USAGE,
         )
 
+    @cached_property
+    def _home(self) -> AppLimits:
+        """The limits of a server, without those of its shards."""
+        params = self._root.params
+        app = Celery("celery-throttle", set_as_current=False)
+        return AppLimits(app, {"url": params["url"], "prefix": params["prefix"]})
+
     @property
     def limiter(self) -> Limiter:
-        """The limits of the app, or of the server: the latter have no queues of their own."""
+        """The limits of the app, or of the server: the latter have no queues of their own.
+
+        What serves them for days may start before the server does: then its shards are left out.
+        """
         if self.has_app:
             return self.throttle
-        settings, given = self.throttle.settings, self.throttle.given
+        try:
+            throttle = self.throttle
+        except StoreUnavailableError as error:
+            note = "if it has shards, start this command again when the server is back"
+            click.echo(f"{error}; {note}", err=True)
+            throttle = self._home
+        settings, given = throttle.settings, throttle.given
         return Limiter(settings.url, prefix=settings.prefix, shards=given.get("shards"))
 
     @property
