@@ -47,7 +47,7 @@ right = "1000/s burst 1000"
 SAMPLE = """
 local time = redis.call('TIME')
 local record = redis.call('HGET', '{throttle}:limits', 'api')
-local text_at, layers_at = struct.unpack('<II', record or string.rep(' ', 33), 26) -- TEXT_AT, see definition.lua
+local text_at, layers_at = struct.unpack('<II', record or string.rep(' ', 33), 26) -- TEXT_AT
 return { string.format('%.0f', time[1] * 1000000 + time[2]),
          redis.call('HGET', '{throttle}:totals:api', 'granted') or '0',
          record and string.sub(record, text_at, layers_at - 1) }
