@@ -10,6 +10,8 @@ from celery import states
 
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.limits.duration import Duration
+from celery_throttle.observe.forecasts.reader import forecast_fan_out
+from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -55,6 +57,12 @@ class UnlimitedFanOut(FanOut):
             closed=True,
             cancelled=False,
         )
+
+    def forecast(self) -> Forecast:
+        """Return a forecast in which no task waits."""
+        limits = self._throttle
+        record = limits.keys.fan_out(self.name)
+        return limits.run_plan(forecast_fan_out(limits.observer, record, None))
 
     def pause(self, lasts: Duration | None = None, **_: str | None) -> None:
         """Do nothing."""
