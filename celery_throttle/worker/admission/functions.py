@@ -24,10 +24,13 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import LimitFunctionError
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.request_limits import (
     LimitedCall,
+    NotComputedError,
     calls_of,
+    limits_of,
     require,
     set_computed,
 )
@@ -122,12 +125,7 @@ class FunctionCalls:
         calls = calls_of(self._throttle, request)
         functions = self._functions_of(calls)
         if functions.in_place:
-            began = time.monotonic()
-            try:
-                requirement = require(self._throttle, calls)
-            finally:
-                functions.note(time.monotonic() - began)
-            set_computed(self._throttle, request, calls, requirement)
+            self._compute_in_place(request, calls, functions)
             return True
         if functions.are_stuck:
             raise functions.error()
@@ -137,6 +135,33 @@ class FunctionCalls:
         else:
             functions.waiting.append(call)
         return False
+
+    def limits_of(self, request: Any) -> TaskLimits | None:
+        """Return the limits of a request, if they can be known at once.
+
+        Raises:
+            NotComputedError: a function is to be called in a thread.
+            ThrottleError: a function, a key or a cost is wrong.
+        """
+        try:
+            return limits_of(self._throttle, request)
+        except NotComputedError:
+            calls = calls_of(self._throttle, request)
+            functions = self._functions_of(calls)
+            if not functions.in_place or request.throttle_state.function_call is not None:
+                raise
+            self._compute_in_place(request, calls, functions)
+            return limits_of(self._throttle, request)
+
+    def _compute_in_place(
+        self, request: Any, calls: Sequence[LimitedCall], functions: _Functions
+    ) -> None:
+        began = time.monotonic()
+        try:
+            requirement = require(self._throttle, calls)
+        finally:
+            functions.note(time.monotonic() - began)
+        set_computed(self._throttle, request, calls, requirement)
 
     def _functions_of(self, calls: Sequence[LimitedCall]) -> _Functions:
         found = next(call.limits.functions for call in calls if call.limits.functions)

@@ -95,6 +95,7 @@ class Gate:
             self.timers,
             self.readmit,
             self._queued_requests,
+            self.functions.limits_of,
             self.deciding,
         )
         self._deferred = DecisionBatch(self._decide_batch, self.timers, self.backoff)

@@ -33,9 +33,10 @@ from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, se
 from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
+from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import run_together
-from celery_throttle.worker.admission.request_limits import limits_of, requirement_of
+from celery_throttle.worker.admission.request_limits import NotComputedError, requirement_of
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.hooks.timers import Alarm, Timers
@@ -97,6 +98,8 @@ class Quota:
     readmit: Callable[[Any], None]
     #: Returns the requests that wait for a process, the next first.
     queued: Callable[[], Iterable[Any]]
+    #: Returns the limits of a request, if they can be known at once.
+    limits_of: Callable[[Any], TaskLimits | None]
     #: Held while a gate decides, and while units are given back.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
@@ -297,11 +300,11 @@ class Quota:
         if not _is_certain(request):
             return None
         try:
-            limits = limits_of(self.throttle, request)
+            limits = self.limits_of(request)
             if limits is None or limits.slots or limits.settles:
                 return None
             requirement = requirement_of(limits, request)
-        except ThrottleError:  # it is raised again at the gate
+        except (ThrottleError, NotComputedError):  # it is raised again at the gate
             return None
         return None if self._has_block(requirement, now) else self._want(requirement, now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Block, Quota
+from celery_throttle.worker.admission.request_limits import limits_of
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health import backoff
@@ -70,7 +72,12 @@ class Bench:
         self.timers: list[Callable[[], None]] = []
         timers: Any = SimpleNamespace(call_after=self._call_after)
         self.quota = Quota(
-            self.throttle, Backoff(NOWHERE), timers, NOWHERE, queued=lambda: self.waiting
+            self.throttle,
+            Backoff(NOWHERE),
+            timers,
+            NOWHERE,
+            queued=lambda: self.waiting,
+            limits_of=partial(limits_of, self.throttle),
         )
         self.calls = 0
         run = self.throttle.store.run
