@@ -14,7 +14,7 @@ from celery import Celery
 from celery_throttle import Throttle
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.functions import FunctionCalls
-from celery_throttle.worker.admission.request_limits import limits_of
+from celery_throttle.worker.admission.request_limits import NotComputedError, limits_of
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.task_state import TaskState
 
@@ -44,13 +44,17 @@ class Bench:
             time.sleep(seconds)
         return f"mail:{user}"
 
-    def compute(self, seconds: float = 0.0) -> bool:
-        """Compute the limits of a request, and return whether that was done in place."""
+    def request(self, seconds: float = 0.0) -> Any:
         request = SimpleNamespace(
             app=self.app, task=self.task, args=["ada"], kwargs={"seconds": seconds}
         )
         request.request_dict, request.message = {}, None
         request.throttle_state = TaskState(request)
+        return request
+
+    def compute(self, seconds: float = 0.0) -> bool:
+        """Compute the limits of a request, and return whether that was done in place."""
+        request = self.request(seconds)
         ended = threading.Event()
         in_place = self.calls.compute(request, lambda _: ended.set())
         assert in_place or ended.wait(30)
@@ -91,3 +95,17 @@ def test_a_function_that_was_slow_is_called_in_threads(
 def test_a_function_that_is_slow_now_and_then_stays_in_threads(bench: Bench) -> None:
     for call in range(3 * tuning.FAST_FUNCTION_CALLS):
         assert not bench.compute(0.0 if call % tuning.FAST_FUNCTION_CALLS else SLOW)
+
+
+def test_limits_of_a_task_that_still_queues_are_known_once_its_functions_are_fast(
+    bench: Bench,
+) -> None:
+    """So one call takes units for it and for the task before it."""
+    with pytest.raises(NotComputedError):
+        bench.calls.limits_of(bench.request())
+    assert not bench.threads
+    bench.calls_until_in_place()
+    request = bench.request()
+    limits = bench.calls.limits_of(request)
+    assert limits is not None
+    assert limits is limits_of(bench.throttle, request)
