@@ -18,6 +18,7 @@ from tests.servers.server import (
     redis_command,
     valkey_command,
 )
+from tests.shards import Scene, make_scene
 from tests.sizes import is_left_out
 from tests.workers import StartWorker, Worker
 
@@ -162,3 +163,21 @@ def lines(redis_url: str) -> Iterator[Protocol]:
     lines = Protocol(redis_url, {"api": "1/h burst 1000"})
     yield lines
     lines.close()
+
+
+@pytest.fixture
+def erp_server(tmp_path: Path) -> Iterator[Server]:
+    """The server of a second shard."""
+    directory = tmp_path / "erp"
+    directory.mkdir()
+    server = Server(valkey_command(), directory)
+    yield server
+    server.check_keys()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A worker with shards on two servers, for the tests of one module."""
+    with make_scene(tmp_path_factory.mktemp("scene")) as scene:
+        yield scene

@@ -7,14 +7,13 @@ import os
 import runpy
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import redis
 
-from tests.servers.server import Server, valkey_command, wait_until
+from tests.servers.server import Server, wait_until
 from tests.workers import StartWorker, Worker
 
 #: Seconds until the tasks of a test have run.
@@ -69,16 +68,6 @@ class ShardedApp:
         self.app.close()
         self.client.flushdb()
         self.client.close()
-
-
-@pytest.fixture
-def erp_server(tmp_path: Path) -> Iterator[Server]:
-    directory = tmp_path / "erp"
-    directory.mkdir()
-    server = Server(valkey_command(), directory)
-    yield server
-    server.check_keys()
-    server.stop()
 
 
 @pytest.fixture

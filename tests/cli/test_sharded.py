@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.shards import Scene, make_scene
+from tests.shards import Scene
 
 pytestmark = pytest.mark.workers
 
 #: What a command says on standard error of the shard that is lost.
 LOST = "shard erp cannot be read: "
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with make_scene(tmp_path_factory.mktemp("scene")) as scene:
-        yield scene
 
 
 @pytest.fixture

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from celery_throttle.web import create_app
 from celery_throttle.web.security import ACTIONS
-from tests.shards import Scene, make_scene
+from tests.shards import Scene
 from tests.web.conftest import Site
 from tests.web.test_actions import confirm
 
 pytestmark = pytest.mark.workers
 
 LOST = "What is in shard erp cannot be read: "
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with make_scene(tmp_path_factory.mktemp("scene")) as scene:
-        yield scene
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from celery_throttle.limiter.moves import LimitMove
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import HomeCall, StoreCall
 from tests.servers.server import wait_until
-from tests.worker.test_shards import LIMITS, Bench, bench, erp_server
+from tests.worker.test_shards import LIMITS, Bench, bench
 
-__all__ = ["bench", "erp_server"]  # fixtures
+__all__ = ["bench"]  # a fixture
 
 pytestmark = pytest.mark.workers
 

@@ -22,7 +22,7 @@ from celery_throttle.operations.shards import (
 )
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
-from tests.servers.server import Server, valkey_command, wait_until
+from tests.servers.server import Server, wait_until
 from tests.shards import HOME_KEYS, keys_of, shard_limiter, stores_of
 from tests.workers import StartWorker, Worker
 
@@ -151,16 +151,6 @@ class Bench:
         self._broker.delete(*(f"sharded:{name}" for name in names), "sharded:mail:times")
         self._broker.close()
         self._celery.close()
-
-
-@pytest.fixture
-def erp_server(tmp_path: Path) -> Iterator[Server]:
-    directory = tmp_path / "erp"
-    directory.mkdir()
-    server = Server(valkey_command(), directory)
-    yield server
-    server.check_keys()
-    server.stop()
 
 
 @pytest.fixture
