@@ -88,6 +88,8 @@ def short(number: float | None) -> str:
     if isinstance(number, int):
         return f"{number:,}"
     size = abs(number)
+    if not size:
+        return "0"
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 2 else 3 if size >= 0.1 else 4
     return f"{number:,.{digits}f}"
 

@@ -111,7 +111,7 @@ def _figures(way: Way, outcome: Outcome, calls: int) -> Iterator[Figure]:
         ("  requests refused (429)", "of all", refused, {"at_most": most_refused}),
         ("  calls failed", "", outcome.failed, {"at_most": 0}),
         ("  calls paid", "", counts.statuses[vendors.OK], {"at_most": calls}),
-        ("  seconds", "s", counts.seconds, {}),
+        ("  time", "s", counts.seconds, {}),
         ("  processes held", "", outcome.held, {"at_most": MOST_HELD}),
         ("  the loop stood still for", "s", outcome.stood, {}),
     ]
