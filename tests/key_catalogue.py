@@ -128,14 +128,14 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.ALWAYS,
             "when no unit of the limit is in use",
-            f"{_DECIDE}, renew, reset",
+            f"{_DECIDE}, quarantine, renew, requeue, reset",
             (_KEYS.state(_REF), "string", "packed state of the algorithms"),
             (f"{_KEYS.state(_REF)}+shadow", "string", "packed state of the shadow limits"),
         ),
         *_kinds(
             Expiry.ALWAYS,
             "one period after the last admission",
-            _DECIDE,
+            f"{_DECIDE}, quarantine, requeue",
             (f"{_KEYS.entries(_REF)}+<n>", "zset", "log of the n-th limit: admissions by time"),
             (
                 f"{_KEYS.entries(_REF)}+shadow<n>",
@@ -152,7 +152,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.WHILE_IDLE,
             "then when no key is in use",
-            f"{_DECIDE}, {_CHANGE_LINES}, renew, reset",
+            f"{_DECIDE}, {_CHANGE_LINES}, quarantine, renew, reset",
             (
                 _KEYS.key_cap("<limit>"),
                 "zset",
@@ -197,8 +197,8 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.ALWAYS,
             "eight days after the last count",
-            "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, requeue, "
-            "settle_reservation, withdraw",
+            "acquire, admit, broker_wait, cancel, claim, discard, enlist, learn, park, "
+            "quarantine, requeue, settle_reservation, withdraw",
             (
                 _KEYS.totals("<limit>"),
                 "hash",

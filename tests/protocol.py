@@ -16,6 +16,7 @@ from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, read_takes
 from celery_throttle.operations.waiting import (
+    ClaimStatus,
     Kept,
     Mode,
     WaitingTask,
@@ -226,8 +227,16 @@ class Protocol:
         rows = self.store.run(call)
         return [self._row(row) for row in rows]
 
-    def back(self, worker: str, which: str, *tokens: int, most: int = 100) -> int:
-        call = requeue_call(self.keys, worker, which, most, tokens, now=self.now)
+    def back(
+        self,
+        worker: str,
+        which: str,
+        *tokens: int,
+        most: int = 100,
+        status: ClaimStatus = ClaimStatus.DELIVERED,
+    ) -> int:
+        returned = [(token, status) for token in tokens]
+        call = requeue_call(self.keys, worker, which, most, returned, now=self.now)
         left: int = self.store.run(call)
         return left
 

@@ -9,10 +9,14 @@
 local FIXED_FORM = '<BHdddd'
 local algorithm = {}
 
+local function begins_with_request(limit)
+  return parameter(limit, 1) > 0 and parameter(limit, 2) == 1
+end
+
 local function window_at(limit, at)
   local period = parameter(limit, 1)
   if period > 0 then
-    local start = parameter(limit, 2) == 1 and at or at - at % period
+    local start = begins_with_request(limit) and at or at - at % period
     return start, start + period
   end
   if at < parameter(limit, 2) then
@@ -105,6 +109,9 @@ function algorithm.settle(limit, mark, _, cost, actual)
   local change = actual - cost
   if now < limit.stop and (mark == limit.began or change > 0) then
     limit.count = math.max(0, limit.count + change)
+    if limit.count == 0 and begins_with_request(limit) then
+      limit.stop = math.max(limit.start, now)
+    end
   elseif change > 0 then
     add(limit, change, now)
   else

@@ -71,10 +71,15 @@ class FixedWindow(State):
         return Mark(self.began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> FixedWindow:
-        """Settle a take. A debt counts in the current window."""
+        """Settle a take. A debt counts in the current window.
+
+        If nothing is in use any more, a window that began with its first request has not begun.
+        """
         change = actual - cost
         if now < self.stop and (mark.value == self.began or change > 0):
-            return replace(self, count=max(0, self.count + change))
+            count = max(0, self.count + change)
+            has_begun = count > 0 or limit.window != FIRST_REQUEST
+            return replace(self, count=count, stop=self.stop if has_begun else max(self.start, now))
         return self.take(limit, change, now, now) if change > 0 else self
 
 

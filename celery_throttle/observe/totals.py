@@ -50,7 +50,8 @@ class Totals:
 
     Attributes:
         granted: The units taken, for calls and for tasks.
-        refunded: The granted units that a settlement has given back.
+        refunded: The granted units that were given back, by a settlement or because their task was
+            not started.
         refused: Pairs of a reason and the number of calls refused for it: ``"limit"`` (too few
             units left), ``"slots"`` (no slot free), ``"paused"``, ``"keys"`` (``max-keys`` keys are
             in use) and ``"cost"`` (above the burst, so the call can never be allowed). A call with
@@ -61,8 +62,7 @@ class Totals:
             ``WAIT_BOUNDS[n]``.
         handed_out: The tasks that left a line without units: they had expired, or their limit was
             not defined, or they cost more than the burst.
-        requeued: The claimed tasks that went back to their lines, also from quarantine. The units
-            of their claims stay spent.
+        requeued: The claimed tasks that went back to their lines, also from quarantine.
         lost_claims: The claims that ended because the lease of their worker had expired.
         lost_slots: The slots whose lease had expired when another slot was taken. If all leases had
             expired by then, none of them is counted.

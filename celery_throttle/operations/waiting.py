@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from itertools import chain
 from typing import Any
 
@@ -35,6 +35,16 @@ class Kept(IntEnum):
     def for_task(self, *, returns: bool) -> Kept:
         """Return how a task joins: one that ``returns`` to its line replaces no other one."""
         return Kept.FIRST if returns and self is Kept.NEWEST else self
+
+
+class ClaimStatus(Enum):
+    """How far the task of a claim has come in its worker; ``requeue.lua`` knows the first three."""
+
+    HELD = "held"  # it waits for its start
+    DELIVERED = "delivered"  # Celery has the message
+    STARTED = "started"  # the pool has the task, or may have had it
+    #: The task left this worker: requeued, or into quarantine. Nothing in this worker may run it.
+    RETURNED = "returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +191,18 @@ def requeue_call(
     worker: str,
     which: str,
     limit: int,
-    tokens: Sequence[int] = (),
+    returned: Sequence[tuple[int, ClaimStatus]] = (),
     *,
     now: Argument = "",
 ) -> Call:
-    """Return the call that requeues claims: ``which`` is "own", by token, or "dead" for all."""
-    names = [keys.workers, keys.claims(worker), keys.totals()]
-    return Call(script("requeue"), names, [now, worker, which, limit, *tokens])
+    """Return the call that requeues claims: ``which`` is "own", or "dead" for all of the worker.
+
+    ``returned``: of its own claims, the token of each and how far its task has come. The units of a
+    task that was not started are given back, if a limit takes more than a second to give others.
+    """
+    names = [keys.limits, keys.workers, keys.claims(worker), keys.totals()]
+    listed = chain.from_iterable((token, status.value) for token, status in returned)
+    return Call(script("requeue"), names, [now, worker, which, limit, *listed])
 
 
 def list_claims_call(keys: Keys, worker: str) -> Call:
@@ -196,6 +211,6 @@ def list_claims_call(keys: Keys, worker: str) -> Call:
 
 
 def quarantine_call(keys: Keys, worker: str, token: int, label: str, *, now: Argument = "") -> Call:
-    """Return the call that leaves a claimed task to a worker with the code for it."""
-    names = [keys.workers, keys.claims(worker), keys.quarantine]
+    """Return the call that leaves a claimed task, not started, to a worker with its code."""
+    names = [keys.limits, keys.workers, keys.claims(worker), keys.quarantine, keys.totals()]
     return Call(script("quarantine"), names, [now, worker, token, label])

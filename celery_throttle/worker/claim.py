@@ -4,6 +4,10 @@ A claim is settled when its task is acknowledged, or requeued at the head of its
 was not started. Both may reach the server late or twice without harm: a claim that is not settled
 stays with its worker while the lease lasts, and is requeued when the lease runs out. A failover may
 lose both, so the worker compares its claims with those of the server now and then.
+
+Laws at stake here: *never over* (the server gives back the units of a claim only if this worker
+says that its task was not started, and then the task is not started any more) and *never idle* (it
+does so if the limit takes long to give others).
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
@@ -22,7 +25,7 @@ from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.acquire import Taken, read_takes
-from celery_throttle.operations.waiting import quarantine_call, requeue_call
+from celery_throttle.operations.waiting import ClaimStatus, quarantine_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker import tuning
@@ -42,16 +45,6 @@ class Wait(NamedTuple):
     ref: LimitRef  #: the limit that the task waited for last
     position: int  #: in the line when the task joined it, from 1; 0 without a line
     seconds: float
-
-
-class ClaimStatus(Enum):
-    """How far the task of a claim has come in this worker."""
-
-    HELD = "held"  # it waits for its start
-    DELIVERED = "delivered"  # Celery has the message
-    STARTED = "started"  # the pool has the task
-    #: The task left this worker: requeued, or into quarantine. Nothing in this worker may run it.
-    RETURNED = "returned"
 
 
 @dataclass(eq=False, slots=True)
@@ -128,10 +121,11 @@ class Claims:
         self.worker = worker
         self.on_settled = on_settled
         self._held: dict[int, Claim] = {}
-        #: Tokens to report; negative if the task was not started, so that its slots are released.
+        #: Tokens to report; negative if the task was not started, so that its slots are released
+        #: and its units given back.
         self.settled: ReportQueue[int] = ReportQueue()
-        #: Tokens; negative if the message was not delivered.
-        self._to_requeue: list[int] = []
+        #: Tokens, and how far the tasks have come.
+        self._to_requeue: list[tuple[int, ClaimStatus]] = []
         self._error_log = ErrorLog(
             "The server refuses to requeue tasks; they wait, and this worker tries again."
         )
@@ -240,14 +234,13 @@ class Claims:
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""
         if self._held.pop(claim.token, None) is not None:
-            delivered = claim.status is not ClaimStatus.HELD
-            self._to_requeue.append(claim.token if delivered else -claim.token)
+            self._to_requeue.append((claim.token, claim.status))
             claim.status = ClaimStatus.RETURNED
 
     def requeue_uncertain(self, tokens: Iterable[int]) -> None:
         """Requeue, with the next call, the claims that a failed call may have made."""
         with self._lock:
-            self._to_requeue.extend(-token for token in tokens)
+            self._to_requeue.extend((token, ClaimStatus.HELD) for token in tokens)
 
     def end_unknown(self, tokens: Iterable[int]) -> None:
         """End the claims with these tokens, which the server has, unless this worker holds them.
@@ -259,14 +252,15 @@ class Claims:
         with self._lock:
             reports = self.settled.remembered()
             # The next call reports those that were settled meanwhile.
-            pending = {*self._held, *map(abs, self._to_requeue), *map(abs, self.settled)}
+            returned = (token for token, _ in self._to_requeue)
+            pending = {*self._held, *returned, *map(abs, self.settled)}
             for token in set(tokens) - pending:
                 if token in reports:
                     self.settled.append(token)
                 elif -token in reports:
                     self.settled.append(-token)
                 else:
-                    self._to_requeue.append(token)
+                    self._to_requeue.append((token, ClaimStatus.STARTED))
 
     def requeue_pending(self) -> bool:
         """Requeue the claims that could not be requeued before; return whether none is left.
@@ -275,17 +269,17 @@ class Claims:
         """
         while self._to_requeue:
             with self._lock:
-                tokens = self._to_requeue[: tuning.REQUEUE_BATCH_SIZE]
+                returned = self._to_requeue[: tuning.REQUEUE_BATCH_SIZE]
                 self._to_requeue = self._to_requeue[tuning.REQUEUE_BATCH_SIZE :]
-            left = len(tokens)
+            left = len(returned)
             try:
-                left = self._run_requeue(self.worker, "own", len(tokens), tokens)
+                left = self._run_requeue(self.worker, "own", left, returned)
             except StoreError as error:
                 self._error_log.log(error)
                 return False
             finally:  # all of them if the call fails, the last ones if the tasks are large
                 with self._lock:
-                    self._to_requeue.extend(tokens[len(tokens) - left :])
+                    self._to_requeue.extend(returned[len(returned) - left :])
         return True
 
     def quarantine(self, claim: Claim, label: str) -> None:
@@ -303,12 +297,18 @@ class Claims:
         """Requeue all claims of another worker, whose lease has run out."""
         logger.warning("Worker %s is gone: its tasks go back to their lines", worker)
         try:
-            while self._run_requeue(worker, "dead", tuning.REQUEUE_BATCH_SIZE, []):
+            while self._run_requeue(worker, "dead", tuning.REQUEUE_BATCH_SIZE):
                 pass
         except StoreError as error:
             self._error_log.log(error)
 
-    def _run_requeue(self, worker: str, which: str, limit: int, tokens: Sequence[int]) -> int:
+    def _run_requeue(
+        self,
+        worker: str,
+        which: str,
+        limit: int,
+        returned: Sequence[tuple[int, ClaimStatus]] = (),
+    ) -> int:
         """Run ``requeue.lua``; return how many claims are left to requeue."""
-        left: int = self.store.run(requeue_call(self.keys, worker, which, limit, tokens))
+        left: int = self.store.run(requeue_call(self.keys, worker, which, limit, returned))
         return left

@@ -99,6 +99,7 @@ class Worker:
         for token in self.settled:
             waiting = world.settle(self.name, abs(token))
             if waiting and token < 0:
+                world.refund(self.name, -token)
                 world.release(waiting.message.task.kind.refs, f"{self.name} {-token}")
         for ref, holder in self.released:
             world.release([ref], holder)
@@ -127,7 +128,8 @@ class Worker:
         assert not expired
         assert 0 <= row.starts <= ahead
         assert row.slots == self.world.places_of(refs)
-        self.world.admit(refs, task.kind.cost, row.starts, f"{self.name} {row.token}")
+        taken = self.world.admit(refs, task.kind.cost, row.starts, f"{self.name} {row.token}")
+        self.world.taken[self.name, row.token] = taken
 
     def _receive(self, row: Claimed) -> None:
         message = self.world.message_of(row.message)
@@ -203,6 +205,7 @@ class Worker:
             for token in self.unsure:
                 waiting = self.world.unclaim(self.name, token)
                 if waiting:
+                    self.world.refund(self.name, token)
                     self.world.rejoin(waiting)
             self.world.end_lease(self.name)
         if not lost:
@@ -215,6 +218,7 @@ class Worker:
         protocol.set_aside(self.name, run.token)
         waiting = self.world.unclaim(self.name, run.token)
         if waiting:
+            self.world.refund(self.name, run.token)
             self.world.aside[run.message.task.id] = waiting
             self.world.end_lease(self.name)
 

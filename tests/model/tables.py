@@ -32,7 +32,7 @@ _RATES = (
     "3/s using leaky-bucket",
     "7/s burst 2 using token-bucket",
     "5/s burst 3 using leaky-queue",
-    "6/2s using sliding-log",
+    "2/3s using sliding-log",
 )
 _KEYED = tuple(f"{rate} max-keys 2 max-waiting 4" for rate in _RATES)
 _SLOTS: tuple[LimitsLike, ...] = ("1 at once", "2 at once", "4 at once", ["2 at once", "5/s"])

@@ -35,6 +35,7 @@ class World:
         lines: by queue and task id.
         claims: by worker and token; ``leases`` of the workers that have any.
         aside: claims of tasks for which their worker had no code, by task id.
+        taken: what was taken with each claim, by worker and token.
         holders: who holds slots of a name and key, and until when.
         parks: identities that are remembered, and since when.
         pauses: until when.
@@ -55,6 +56,7 @@ class World:
     claims: dict[str, dict[int, Waiting]] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)
     aside: dict[str, Waiting] = field(default_factory=dict)
+    taken: dict[tuple[str, int], list[Admission]] = field(default_factory=dict)
     holders: dict[LimitRef, dict[str, int]] = field(default_factory=dict)
     parks: dict[str, int] = field(default_factory=dict)
     pauses: dict[LimitRef, int] = field(default_factory=dict)
@@ -216,6 +218,10 @@ class World:
         if waiting:
             self.release(waiting.message.task.kind.refs, f"{worker} {token}")
         return waiting
+
+    def refund(self, worker: str, token: int) -> None:
+        """The task of a claim was not started: it used no units, given back or not."""
+        self.histories.refund(self.taken.pop((worker, token), []), 0)
 
     def rejoin(self, waiting: Waiting) -> None:
         """A message goes back to its line, unless a newer one of the task is there."""

@@ -118,6 +118,24 @@ def test_all_of_it_may_be_given_back(plain: End) -> None:
         assert plain["tokens"].peek(0).remaining == 100
 
 
+@pytest.mark.parametrize("server", ["redis", "memory"])
+def test_a_window_begins_with_the_first_request_that_was_not_refunded(
+    redis_url: str, clock: ManualClock, server: str
+) -> None:
+    """Or two requests could start within the window of the second one."""
+    url = redis_url if server == "redis" else "memory://"
+    limits = {"job": "1/h using fixed-window from first-request"}
+    job = Limiter(url, limits, clock=clock)["job"]
+    reservation = job.reserve(1)
+    clock.now += 1_800_000_000
+    reservation.settle(0)
+    assert job.try_acquire()
+    clock.now += 3_599_999_999
+    assert not job.try_acquire()
+    clock.now += 1
+    assert job.try_acquire()
+
+
 @pytest.mark.parametrize("algorithm", PROMPT)
 def test_every_algorithm_can_be_settled(plain: End, clock: ManualClock, algorithm: str) -> None:
     plain["job"].define(ten("h", algorithm))

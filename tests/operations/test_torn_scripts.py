@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ LIMITS: dict[str, LimitsLike] = {
     "mail": "5/s max-keys 9 max-waiting 50",
     "slots": "2 at once",
     "log": "9/s using sliding-log",
+    "slow": ["9/h burst 9", "9/h using sliding-log"],
 }
 SETS: Sequence[Sequence[ItemLike]] = (
     ["api"],
@@ -304,6 +307,38 @@ def test_claims_that_go_back(make: Callable[[], Traffic]) -> None:
             raise
 
     each_command(make, "requeue", use)
+
+
+@pytest.mark.parametrize("name", ["claim", "requeue", "settle", "quarantine"])
+def test_units_that_others_took_are_not_given_back(make: Callable[[], Traffic], name: str) -> None:
+    """Two tasks are claimed and never start, four units are in use: five are left at most."""
+    for command in range(1, MOST):
+        traffic = make()
+        protocol, store = traffic.protocol, traffic.store
+        assert protocol.limiter["slow"].acquire_up_to(4).granted == 4
+        for _ in range(2):
+            traffic.arrive(["slow"])
+        first = protocol.tokens["w"] + 1
+        calls: dict[str, Callable[[], Any]] = {
+            "claim": partial(protocol.claim, "w", 2),
+            "requeue": partial(protocol.back, "w", "own", first, first + 1),
+            "settle": partial(protocol.claim, "w", 0, settled=[-first, -first - 1]),
+            "quarantine": partial(protocol.set_aside, "w", first),
+        }
+        if name != "claim":
+            protocol.claim("w", 2)
+        store.tear("claim" if name == "settle" else name, command)
+        with suppress(StoreError):
+            calls[name]()
+        is_whole = store.whole()
+        for again in ("settle" if name == "settle" else "quarantine", "requeue"):
+            calls[again]()
+        left = protocol.limiter["slow"].peek(0).remaining
+        assert left <= 5
+        if is_whole:
+            assert left == 5
+            return
+    raise AssertionError(f"{name} makes more than {MOST} commands")
 
 
 def test_claims_of_a_dead_worker(make: Callable[[], Traffic]) -> None:

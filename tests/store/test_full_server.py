@@ -7,7 +7,7 @@ with memory, so that the tour goes on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ from celery_throttle.operations.shards import (
     leave,
 )
 from celery_throttle.operations.waiting import (
+    ClaimStatus,
     WaitingTask,
     claim_call,
     list_claims_call,
@@ -311,7 +312,7 @@ def take_from_lines(tour: Tour) -> None:
     tour.claim("w", 0, lease=0.0)
     tour.claim("other", 0)
     assert tour.store.run(requeue_call(keys, "w", "dead", 2)) == 4
-    assert tour.store.run(requeue_call(keys, "w", "own", 9, tokens)) == 0
+    assert tour.store.run(requeue_call(keys, "w", "own", 9, delivered(tokens))) == 0
     assert client.hlen(messages) == 10
     first, second, *others = tour.claim("w", 9)
     tour.store.run(quarantine_call(keys, "w", first, "2 gone"))
@@ -326,9 +327,30 @@ def take_from_lines(tour: Tour) -> None:
     assert len(waiting) == 6
     tour.store.run(scan_call(messages, "messages", "0"))
     assert len(tour.withdraw("w", *waiting)) == 6
-    assert tour.store.run(requeue_call(keys, "w", "own", 100, range(tour.token + 1))) == 0
+    every = delivered(range(tour.token + 1))
+    assert tour.store.run(requeue_call(keys, "w", "own", 100, every)) == 0
     assert client.hlen(messages) == 6
     assert tour.see(discard(keys, tour.queue)) == 6
+
+
+def delivered(tokens: Iterable[int]) -> list[tuple[int, ClaimStatus]]:
+    return [(token, ClaimStatus.DELIVERED) for token in tokens]
+
+
+def give_back_units(tour: Tour) -> None:
+    """Of tasks that were claimed, but not started."""
+    limit = tour.throttle["log"]
+    limit.reset()
+    tour.park("log", count=3)
+    requeued, settled, quarantined = tour.claim("w", 3)
+    assert limit.peek(0).remaining == 97
+    tour.store.run(requeue_call(tour.keys, "w", "own", 1, delivered([requeued])))
+    assert limit.peek(0).remaining == 98
+    tour.claim("w", 0, settled=[-settled])
+    assert limit.peek(0).remaining == 99
+    tour.store.run(quarantine_call(tour.keys, "w", quarantined, "2 gone"))
+    assert limit.peek(0).remaining == 100
+    assert tour.see(discard(tour.keys, tour.queue)) == 2
 
 
 def remove_tasks(tour: Tour) -> None:
@@ -425,6 +447,7 @@ def test_each_script_works_or_is_refused_as_a_whole(tour: Tour) -> None:
         hold_slots,
         stop_limits,
         take_from_lines,
+        give_back_units,
         remove_tasks,
         fan_out,
         read_status,

@@ -20,7 +20,7 @@ from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import QueueNotFoundError, StoreError
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.operations.lines import END, Claimant, WithdrawPlans
-from celery_throttle.operations.waiting import claim_call, requeue_call
+from celery_throttle.operations.waiting import ClaimStatus, claim_call, requeue_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call
 
@@ -102,8 +102,8 @@ class Withdrawal:
         self._claimant = Claimant(name, lease)
         self._renewer = LeaseRenewer(lambda *_: self._store.run(self._report_call()))
         self._next_token = 1
-        #: Tokens to requeue; negative if the task did not leave this process.
-        self._open: dict[int, int] = {}
+        #: Tokens to requeue, and how far the tasks have come: to where they go, or not.
+        self._open: dict[int, ClaimStatus] = {}
         self._done: list[int] = []
 
     def __enter__(self) -> None:
@@ -151,11 +151,12 @@ class Withdrawal:
 
     def _dispose(self, task: WithdrawnTask, queue: str) -> None:
         self.seen += 1
-        self._open[task.token] = task.token  # from now on nobody knows if it was disposed of
+        # From now on nobody knows if it was disposed of.
+        self._open[task.token] = ClaimStatus.STARTED
         try:
             self._disposal.dispose(task, queue)
         except (ValueError, TypeError, LookupError) as error:
-            self._open[task.token] = -task.token
+            self._open[task.token] = ClaimStatus.HELD
             if isinstance(error, QueueNotFoundError):
                 raise
             logger.warning(
@@ -200,7 +201,7 @@ class Withdrawal:
         def attempt() -> list[Any]:
             self._requeue()
             first, self._next_token = self._next_token, self._next_token + _TOKENS_PER_CALL
-            self._open = {token: -token for token in range(first, self._next_token)}
+            self._open = dict.fromkeys(range(first, self._next_token), ClaimStatus.HELD)
             reply: list[Any] = self._store.run(make_call(first_token=first))
             return reply
 
@@ -209,17 +210,16 @@ class Withdrawal:
             WithdrawnTask(token, packed, task_id.decode("utf-8", "surrogatepass"))
             for token, packed, task_id in rows
         ]
-        self._open = {task.token: -task.token for task in tasks}
+        self._open = dict.fromkeys((task.token for task in tasks), ClaimStatus.HELD)
         return one, other, tasks
 
     def _requeue(self) -> None:
         while self._open:
-            tokens = list(self._open)[:BATCH_SIZE]
-            listed = [self._open[token] for token in tokens]
+            returned = list(self._open.items())[:BATCH_SIZE]
             name = self._claimant.name
-            call = requeue_call(self._plans.keys, name, "own", len(listed), listed)
+            call = requeue_call(self._plans.keys, name, "own", len(returned), returned)
             left = self._store.run(call)  # the last ones, if the tasks are large
-            for token in tokens[: len(tokens) - left]:
+            for token, _ in returned[: len(returned) - left]:
                 del self._open[token]
 
     def _report(self, settled: Sequence[int] = (), acknowledged: Sequence[str] = ()) -> list[Any]:

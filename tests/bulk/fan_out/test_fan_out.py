@@ -30,7 +30,12 @@ from celery_throttle import (
 )
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
-from celery_throttle.operations.waiting import claim_call, requeue_call, withdraw_call
+from celery_throttle.operations.waiting import (
+    ClaimStatus,
+    claim_call,
+    requeue_call,
+    withdraw_call,
+)
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
 from tests.bulk.fan_out.conftest import LIMITS, MakeApp
@@ -470,7 +475,7 @@ def test_what_goes_back_to_a_cancelled_fan_out_is_revoked(app: Any) -> None:
     withdraw(app, "1")
     handle.cancel()
     keys = app.throttle.keys
-    app.throttle.store.run(requeue_call(keys, "w", "own", 1, [1]))
+    app.throttle.store.run(requeue_call(keys, "w", "own", 1, [(1, ClaimStatus.HELD)]))
     assert waiting(app) == []
     assert handle.progress().complete
     assert [result.state for result in handle.results()] == ["REVOKED"] * 3
@@ -482,7 +487,7 @@ def test_what_is_left_of_a_cancelled_fan_out_expires(app: Any, client: Any) -> N
     withdraw(app, "0")
     assert handle.cancel() == 0
     keys = app.throttle.keys
-    app.throttle.store.run(requeue_call(keys, "w", "own", 1, [1]))
+    app.throttle.store.run(requeue_call(keys, "w", "own", 1, [(1, ClaimStatus.HELD)]))
     assert client.ttl(f"{keys.fan_out('nightly')}:ended") == 100
     assert handle.wait(timeout=1).revoked == 1
     assert app.AsyncResult("0").state == "REVOKED"

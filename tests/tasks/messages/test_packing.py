@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kombu import Message
 
+from celery_throttle.operations.waiting import ClaimStatus
 from celery_throttle.tasks.messages import packing
 from tests.protocol import Protocol
 
@@ -23,13 +24,13 @@ def test_a_requeued_message_is_redelivered_if_it_was_delivered(
     message: Any = Message(content, headers={"task": "t"}, **FAN_OUT)
     lines.park("one", ["api"], message=packing.pack(message), may_run=False)
     seen = []
-    for delivered in (False, False, True, True):
+    for status in (ClaimStatus.HELD, ClaimStatus.HELD, ClaimStatus.DELIVERED, ClaimStatus.STARTED):
         (row,) = lines.claim("w")
         message = packing.unpack(row.message, None, CLAIM)
         assert message.body == body
         assert message.headers == {"task": "t"}
         seen.append((message.delivery_info.get("redelivered"), message.received))
-        lines.back("w", "own", row.token if delivered else -row.token)
+        lines.back("w", "own", row.token, status=status)
     assert seen == [(None, False)] * 3 + [(True, True)]
 
 

@@ -12,6 +12,7 @@ from celery.worker.request import Request
 from kombu import Message
 
 from celery_throttle.tasks.messages import packing
+from celery_throttle.testing import ManualClock
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
@@ -28,13 +29,12 @@ class LateTimer:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, late: bool) -> None:
-    """Its start would come too close to the next."""
-    lines = Protocol(redis_url, {"api": "1/h"})
-    lines.park("before", ["api"])
+    """Its start would come too close to the next. Its unit is given back."""
+    now = ManualClock(time.time_ns() // 1_000)  # as the server's, by which claims are requeued
+    lines = Protocol(redis_url, {"api": "1/h"}, now)
     packed = packing.pack(Message("[[], {}, {}]", headers={"task": "one"}))
-    lines.park("one", ["api"], message=packed)
+    lines.park("one", ["api"], message=packed, may_run=False)
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
-    lines.now += 3600 * 10**6
     (row,) = lines.claim("w")
     token = claims.reserve_tokens(1)
     taken = claims.receive([token, 1, late * 1000, 0, row.message, b"one", b"api", 1])
@@ -53,4 +53,6 @@ def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, 
     dispatcher.dispatch(taken)
     assert len(began) == (not late)
     assert lines.waiting() == (["one"] if late else [])
+    lines.now += 10**6
+    assert [again.id for again in lines.claim("w")] == (["one"] if late else [])
     lines.close()

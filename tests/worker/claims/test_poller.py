@@ -182,9 +182,9 @@ def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
     sizes: list[int] = []
     requeue = claims._run_requeue
 
-    def counted(worker: str, which: str, limit: int, tokens: Any) -> int:
-        sizes.append(len(tokens))
-        return requeue(worker, which, limit, tokens)
+    def counted(worker: str, which: str, limit: int, returned: Any = ()) -> int:
+        sizes.append(len(returned))
+        return requeue(worker, which, limit, returned)
 
     claims._run_requeue = counted  # type: ignore[method-assign]  # counts, and goes on
     claims.requeue_uncertain(range(1, 251))

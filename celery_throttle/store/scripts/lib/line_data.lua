@@ -17,7 +17,8 @@
 --   backlog            string  number of tasks that wait at one limit and key, over all queues
 --   waiting-lists      hash    waiting list -> packed {due, polls} of its queue, for one limit and key
 --   waiting-list-index set     the keys `waiting-lists` of one limit's name
---   claims             hash    of a worker: token -> packed {line, descriptor, task id, score, packed row}
+--   claims             hash    of a worker: token -> packed {line, descriptor, task id, score, packed row, marks}; see
+--                              `settlement.lua` for the claims that have marks
 --
 -- The descriptor of a line is a table:
 --   queue      {lines, messages, due, polls}
@@ -107,6 +108,11 @@ end
 -- id, score and row of the task follow.
 local function pack_claim_head(line, packed_descriptor)
   return '\149' .. cmsgpack.pack(line) .. packed_descriptor
+end
+
+-- A packed claim with the marks of its units: an array of six elements (byte 150).
+local function add_marks(claim, marks)
+  return '\150' .. string.sub(claim, 2) .. cmsgpack.pack(marks)
 end
 
 -- Whether the tasks of a line need a limit, given by its name and, for one key of it, by its field; '' for any.

@@ -79,7 +79,7 @@ local function first_ids(line, most)
 end
 
 -- Whether a limit takes longer to make up for the cost of a task than a start may be booked ahead. Such units are
--- taken for free processes only, since they are lost if the task returns to its line.
+-- taken for free processes only: if the task returns to its line, they are lost, or were idle until they are given back.
 local function is_expensive(requirements)
   for _, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do
@@ -138,12 +138,12 @@ local function predict_wait(line, batch, next_id)
 end
 
 -- Decide over tasks of a line in their order, until one has to wait; adds rows to the reply, and writes nothing.
--- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each; whether the
--- limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided over, and its
--- bottleneck.
+-- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each, and of those with
+-- marks; whether the limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided
+-- over, and its bottleneck.
 local function decide_batch(line, ids)
-  local batch = { leaving = {}, new_claims = {}, has_taken = false, wait = nil, bottleneck = 0, wait_counts = {},
-                  extra_costs = {}, handed_out = 0 }
+  local batch = { leaving = {}, new_claims = {}, marked_claims = {}, has_taken = false, wait = nil, bottleneck = 0,
+                  wait_counts = {}, extra_costs = {}, handed_out = 0 }
   local leaving, new_claims = batch.leaving, batch.new_claims
   local requirements, undefined = line.requirements, line.undefined
   local messages, limit_index, entries, slot_keys = line.queue[MESSAGES], line.limit_index, line.entries, line.slot_keys
@@ -185,6 +185,7 @@ local function decide_batch(line, ids)
       end
       wait = math.max(0, wait)
       local reply = { call.token, kind, wait, row and now - row[PARKED] or 0, row and row[MESSAGE] or '', id }
+      local claim = claim_head .. cmsgpack.pack(id, tonumber(entries[2 * i]), packed)
       if kind == 1 then
         charge(requirements, now + wait)
         call.last_start = math.max(call.last_start or 0, now + wait)
@@ -195,13 +196,18 @@ local function decide_batch(line, ids)
         if row[SETTLES] then
           reply[9], reply[10] = slot_keys or {}, take_marks()(requirements, line.descriptor, row[COSTS])
         end
+        if is_slow(requirements) then
+          local marked_claims = batch.marked_claims
+          marked_claims[#marked_claims + 1] = call.token
+          marked_claims[#marked_claims + 1] = add_marks(claim, take_marks()(requirements))
+        end
         note_claim(batch, row)
       else
         batch.handed_out = batch.handed_out + 1
       end
       call.taken[#call.taken + 1] = reply
       new_claims[#new_claims + 1] = call.token
-      new_claims[#new_claims + 1] = claim_head .. cmsgpack.pack(id, tonumber(entries[2 * i]), packed)
+      new_claims[#new_claims + 1] = claim
       call.token = call.token + 1
     end
     leaving[#leaving + 1] = id -- also if its row is lost
@@ -212,7 +218,8 @@ local function decide_batch(line, ids)
   return batch
 end
 
--- Write a batch: first the claims, then the limits; the tasks leave the line last.
+-- Write a batch: first the claims, then the limits; the tasks leave the line last. A claim gets its marks after the
+-- limits: if the script fails before, nothing is given back that was not taken.
 local function write_batch(line, batch, has_others)
   if #batch.new_claims > 0 then
     if 2 * #call.taken == #batch.new_claims then
@@ -223,6 +230,7 @@ local function write_batch(line, batch, has_others)
   end
   if batch.has_taken then
     write_states(line.requirements)
+    call_with('HSET', call.claims, batch.marked_claims)
   end
   remove_tasks(line.name, line.descriptor, line.limit_index, batch.leaving, has_others)
   write_claim_totals(batch, line.descriptor)

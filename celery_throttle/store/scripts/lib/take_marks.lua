@@ -1,7 +1,7 @@
--- take_marks.lua: what identifies takes for `settle_reservation.lua`, after `charge` or `commit`. For each requirement a
--- list: since when (us) its definition is in force, how many limits it has, and two numbers for each limit. Before these,
--- with a descriptor (see `line_data.lua`): the field, and the cost that was taken. Then requirements without limits, as
--- that of a fan-out, are left out.
+-- take_marks.lua: what identifies takes for `settlement.lua`, after `charge` or `commit`. For each requirement a list:
+-- since when (us) its definition is in force, how many limits it has, and two numbers for each limit. Before these, with
+-- a descriptor (see `line_data.lua`): the field, and the cost that was taken. Then requirements without limits, as that
+-- of a fan-out, are left out.
 return function(requirements, descriptor, costs)
   local found = {}
   for i, requirement in ipairs(requirements) do

@@ -39,17 +39,6 @@ local function times_of(limit, wanted)
   return times, times, 0
 end
 
--- Whether a limit takes more than a second to give its cost again.
-local function is_slow(requirements)
-  for _, requirement in ipairs(requirements) do
-    for _, limit in ipairs(requirement.limits) do
-      if 1e12 * limit.q < limit.cost * limit.p then
-        return true
-      end
-    end
-  end
-end
-
 local function admit(requirements, wanted, is_blocked, is_ahead)
   local wait, bottleneck, component = decide(requirements, true)
   if wait < 0 then

@@ -18,25 +18,9 @@ work_without_memory()
 local costs = 3 + (keyed and 2 or 1) * count
 local marks = costs + 2 * count -- where those of a requirement begin
 for i, requirement in ipairs(requirements) do
-  local cost, actual = requirement.cost, tonumber(ARGV[costs + count + i - 1])
   local limits = tonumber(ARGV[marks + 1])
-  local is_same = tonumber(ARGV[marks]) == requirement.since and limits == #requirement.limits
-  local has_changed = false
-  if actual > cost or actual < cost and is_same then
-    for n, limit in ipairs(requirement.limits) do
-      local mark, more = 0, 0
-      if is_same then
-        mark, more = tonumber(ARGV[marks + 2 * n]), tonumber(ARGV[marks + 2 * n + 1])
-      end
-      local algorithm = algorithm_of(limit.tag, true)
-      has_changed = algorithm.settle(limit, mark, more, cost, actual) or has_changed
-    end
-  end
-  if has_changed then
-    write_state(requirement)
-    make_due(KEYS[#KEYS - 1 - count + i])
-    increase_total(requirement.name, actual > cost and 'granted' or 'refunded', math.abs(actual - cost))
-  end
+  settle_take(requirement, { unpack(ARGV, marks, marks + 1 + 2 * limits) }, tonumber(ARGV[costs + count + i - 1]),
+              KEYS[#KEYS - 1 - count + i])
   marks = marks + 2 + 2 * limits
 end
 return { 1 }

@@ -1,17 +1,20 @@
 -- requeue.lua: puts claims back at the heads of their lines.
--- KEYS  1   zset: workers -> end of their lease (us)
---       2   hash: claims of the worker, see `line_data.lua`
---       3   head of the totals, see `counters.lua`
+-- KEYS  1   hash: definitions of limits
+--       2   zset: workers -> end of their lease (us)
+--       3   hash: claims of the worker, see `line_data.lua`
+--       4   head of the totals, see `counters.lua`
 -- ARGV  2   the worker
 --       3   'own' for the given tokens, or 'dead' for all, if the worker's lease has run out
 --       4   how many claims at most; their bytes are bounded, too
---       then tokens, with a '-' before one whose message was not delivered to Celery
+--       then per token: the token, and how far its task has come: 'held' if Celery does not have its message,
+--       'delivered' if Celery has it, 'started' if the task may have run
 -- Reply how many claims are left to requeue: of given tokens the last ones.
--- A task that waits again already (a retry of a run whose worker died) keeps its newer message. Whether a dead worker
--- had delivered a message is not known: it counts as delivered, as it does to a broker.
+-- A task that waits again already (a retry of a run whose worker died) keeps its newer message. How far the tasks of a
+-- dead worker have come is not known: they may have run. The units of a task that was not started are given back, see
+-- `settlement.lua`.
 
-local workers, claims, worker = KEYS[1], KEYS[2], ARGV[2]
-local tokens, undelivered = {}, {}
+local definitions, workers, claims, worker = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
+local tokens, statuses = {}, {}
 if ARGV[3] == 'dead' then
   local lease_ends = redis.call('ZSCORE', workers, worker)
   if lease_ends and tonumber(lease_ends) > now then
@@ -19,9 +22,8 @@ if ARGV[3] == 'dead' then
   end
   tokens = redis.call('HKEYS', claims)
 else
-  for i = 5, #ARGV do
-    local token = string.gsub(ARGV[i], '^%-', '')
-    tokens[i - 4], undelivered[token] = token, token ~= ARGV[i]
+  for i = 5, #ARGV, 2 do
+    tokens[#tokens + 1], statuses[#statuses + 1] = ARGV[i], ARGV[i + 1]
   end
 end
 
@@ -43,17 +45,20 @@ work_without_memory()
 local count, done, bytes = math.min(#tokens, tonumber(ARGV[4])), 0, 0
 while done < count and bytes < BATCH_BYTES do
   done = done + 1
-  local token = tokens[done]
+  local token, status = tokens[done], statuses[done] or 'started'
   local claim = redis.call('HGET', claims, token)
   if claim then
     bytes = bytes + #claim
-    local line, descriptor, id, score, row = unpack(cmsgpack.unpack(claim))
-    rejoin_line(line, descriptor, id, score, undelivered[token] and row or mark_redelivered(row))
+    local line, descriptor, id, score, row, marks = unpack(cmsgpack.unpack(claim))
+    rejoin_line(line, descriptor, id, score, status == 'held' and row or mark_redelivered(row))
     release_slots(descriptor, worker, token)
     if ARGV[3] == 'dead' then
       increase_totals(descriptor, 'lost_claims', 1)
     end
     redis.call('HDEL', claims, token)
+    if marks and status ~= 'started' then
+      refund_claim(definitions, descriptor, row, marks)
+    end
   end
 end
 end_lease(workers, worker, claims)

@@ -36,7 +36,8 @@
 -- The work is bounded by the tasks wanted, of which at most 16 more lines are looked at, and by their bytes. All tasks
 -- of a line are decided first, then written, each structure once.
 
--- Settle the claims and release the slots that are listed in the arguments. Begins with a write that needs no memory.
+-- Settle the claims and release the slots that are listed in the arguments. Begins with a write that needs no memory. The
+-- units of a task that was not started are given back, see `settlement.lua`.
 local function settle_claims()
   local started, unstarted, acknowledged, first_slot = {}, {}, {}, 5 + call.settled
   local identities = first_slot + 3 * call.releases
@@ -53,8 +54,12 @@ local function settle_claims()
     local token = string.sub(unstarted[i], 2)
     local claim = redis.call('HGET', call.claims, token)
     if claim then
-      release_slots(select(3, cmsgpack.unpack_limit(claim, 2, 1)), call.worker, token, call.wake_later)
+      local _, descriptor, _, _, row, marks = unpack(cmsgpack.unpack(claim))
+      release_slots(descriptor, call.worker, token, call.wake_later)
       redis.call('HDEL', call.claims, token)
+      if marks then
+        refund_claim(call.definitions, descriptor, row, marks, call.wake_later)
+      end
     end
   end
   for i = first_slot, identities - 1, 3 do

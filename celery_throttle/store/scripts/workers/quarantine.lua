@@ -1,18 +1,24 @@
 -- quarantine.lua: puts a task for which a worker has no code into quarantine, for a worker that has the code.
--- KEYS  1   zset: workers -> end of their lease (us)
---       2   hash: claims of this worker, see `line_data.lua`
---       3   hash: tasks in quarantine, task id -> packed {label, line, descriptor, score, packed row}
+-- KEYS  1   hash: definitions of limits
+--       2   zset: workers -> end of their lease (us)
+--       3   hash: claims of this worker, see `line_data.lua`
+--       4   hash: tasks in quarantine, task id -> packed {label, line, descriptor, score, packed row}
+--       5   head of the totals, see `counters.lua`
 -- ARGV  2   the worker
 --       3   the token of the claim
 --       4   label: what a worker needs to run the task; see `celery_throttle/worker/claims/quarantine.py`
+-- The task was not started: its units are given back, see `settlement.lua`.
 
 work_without_memory()
-local worker, token = ARGV[2], ARGV[3]
-local claim = redis.call('HGET', KEYS[2], token)
+local definitions, workers, claims, quarantine, worker, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3]
+local claim = redis.call('HGET', claims, token)
 if claim then
-  local line, descriptor, id, score, row = unpack(cmsgpack.unpack(claim))
-  redis.call('HSET', KEYS[3], id, cmsgpack.pack({ ARGV[4], line, descriptor, score, row }))
+  local line, descriptor, id, score, row, marks = unpack(cmsgpack.unpack(claim))
+  redis.call('HSET', quarantine, id, cmsgpack.pack({ ARGV[4], line, descriptor, score, row }))
   release_slots(descriptor, worker, token)
-  redis.call('HDEL', KEYS[2], token)
-  end_lease(KEYS[1], worker, KEYS[2])
+  redis.call('HDEL', claims, token)
+  end_lease(workers, worker, claims)
+  if marks then
+    refund_claim(definitions, descriptor, row, marks)
+  end
 end
