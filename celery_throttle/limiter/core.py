@@ -203,11 +203,6 @@ class LimiterCore:
             self._requirements[cache_key] = requirement
         return requirement
 
-    def require_up_to(self, limits: Iterable[RefLike], most: Cost) -> Requirement:
-        """Return the requirement of a call that takes at most ``most`` units, which may be 0."""
-        to_millionths(most, allow_zero=True)  # not a cost by name: each limit gives the same
-        return self.require(limits, most, least=0)
-
     def current_run(self) -> TaskRun | None:
         """Return the run of a task of the app that makes this call, if it may step out."""
         return None
@@ -291,8 +286,10 @@ class LimiterCore:
         source = self.current_run() or self.plans
         return self._prepared(requirement, source.try_acquire(requirement, max_wait))
 
-    def acquire_up_to_plan(self, requirement: Requirement) -> Plan[Decision]:
-        """Return the plan that takes as many units as there are."""
+    def acquire_up_to_plan(self, limits: Iterable[RefLike], most: Cost) -> Plan[Decision]:
+        """Return the plan that takes the units that there are, 0 to ``most``."""
+        to_millionths(most, allow_zero=True)  # not a cost by name: each limit gives the same
+        requirement = self.require(limits, most, least=0)
         return self._prepared(requirement, self.plans.acquire_up_to(requirement))
 
     def preparation(self, requirement: Requirement) -> Callable[[], None] | None:  # noqa: ARG002  # an app's limiter has some

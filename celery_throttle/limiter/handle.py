@@ -113,13 +113,11 @@ class LimitHandle:
             The decision. ``granted`` is the number of units taken, which is whole if ``most`` is
             whole. If no units are available, the decision is a refusal.
         """
-        requirement = self.limiter.require_up_to([self.ref], most)
-        return self.limiter.run_plan(self.limiter.acquire_up_to_plan(requirement))
+        return self.limiter.run_plan(self.limiter.acquire_up_to_plan([self.ref], most))
 
     async def aacquire_up_to(self, most: Cost) -> Decision:
         """The asyncio twin of :meth:`acquire_up_to`."""
-        requirement = self.limiter.require_up_to([self.ref], most)
-        return await self.limiter.arun_plan(self.limiter.acquire_up_to_plan(requirement))
+        return await self.limiter.arun_plan(self.limiter.acquire_up_to_plan([self.ref], most))
 
     def peek(self, cost: Cost = 1) -> Decision:
         """Return the decision that :meth:`try_acquire` would return now, and take nothing.

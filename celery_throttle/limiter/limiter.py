@@ -181,11 +181,11 @@ class Limiter(ShardedCore):
 
     def acquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
         """Take as many units as all limits allow, at most ``most``, the same number from each."""
-        return self.run_plan(self.acquire_up_to_plan(self.require_up_to(limits, most)))
+        return self.run_plan(self.acquire_up_to_plan(limits, most))
 
     async def aacquire_up_to(self, limits: Iterable[RefLike], most: Cost) -> Decision:
         """The asyncio twin of :meth:`acquire_up_to`."""
-        return await self.arun_plan(self.acquire_up_to_plan(self.require_up_to(limits, most)))
+        return await self.arun_plan(self.acquire_up_to_plan(limits, most))
 
     def peek(self, limits: Iterable[RefLike], cost: Costs = 1) -> Decision:
         """Return the decision that :meth:`try_acquire` would return now, and take nothing."""

@@ -350,13 +350,13 @@ class ShardedPlans:
             now, every = now or at, every.union(names, part.plans.limits)
         return now, sorted(every)
 
-    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Plan[None]:
+    def register(self, limits: Mapping[str, Limits]) -> Plan[None]:
         """Put limits of the code in force, each in its shard."""
         for part in self.parts.all():
             left = {name: limits[name] for name in part.plans.limits if name in limits}
             while left:
                 try:
-                    yield from on(part, part.plans.register(left, now))
+                    yield from on(part, part.plans.register(left))
                     break
                 except OtherShardError as error:
                     self.parts.assign(error.assigned)

@@ -49,23 +49,22 @@ class Put(NamedTuple):
     elsewhere: Mapping[str, str]
 
 
-def register(
-    context: PlanContext, limits: Mapping[str, Limits], now: int | None = None
-) -> Plan[Mapping[str, str]]:
+def register(context: PlanContext, limits: Mapping[str, Limits]) -> Plan[Mapping[str, str]]:
     """Put limits of the code in force, unless the rules file or a definition replaces them.
 
     In the home shard, limits in another shard are left out; returns the names of their shards.
 
-    ``now``: the server's time in microseconds, if it is known.
-
     Raises:
         OtherShardError: in any other shard: a limit is elsewhere, and none is put in force.
     """
-    return (yield from _register(context, [LimitRef(name, None) for name in limits], limits, now))
+    return (yield from _register(context, [LimitRef(name, None) for name in limits], limits))
 
 
 def _register(
-    context: PlanContext, refs: Sequence[LimitRef], limits: Mapping[str, Limits], now: int | None
+    context: PlanContext,
+    refs: Sequence[LimitRef],
+    limits: Mapping[str, Limits],
+    now: int | None = None,
 ) -> Plan[Mapping[str, str]]:
     """Put limits of the code in force; return the shards of those that are in another shard."""
     of_code = [limits.get(ref.name) if ref.key is None else None for ref in refs]
@@ -82,7 +81,7 @@ def register_missing(
 
     The server may have lost the rules file as well, so that is put in force before.
 
-    ``now``: as for :meth:`register`.
+    ``now``: the server's time in microseconds, if it is known.
 
     Raises:
         OtherShardError: a limit is in another shard.

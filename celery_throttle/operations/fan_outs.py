@@ -27,9 +27,7 @@ def fan_out_subject(name: str) -> str:
     return f"fan-out {encode_key(name)}"
 
 
-def pause_fan_out(
-    keys: Keys, name: str, lasts: Duration | None, author: Author, now: Argument = ""
-) -> Plan[None]:
+def pause_fan_out(keys: Keys, name: str, lasts: Duration | None, author: Author) -> Plan[None]:
     """Pause a fan-out, until it is resumed if ``lasts`` is None.
 
     Raises:
@@ -39,17 +37,17 @@ def pause_fan_out(
     us = ENDLESS_US if lasts is None else to_us(check_duration(lasts, "a pause"))
     ref = fan_out_ref(name)
     names = [*keys.pause_change(ref), keys.fan_out(name)]
-    args = [now, us, fan_out_subject(name), "", author.pack()]
+    args: list[Argument] = ["", us, fan_out_subject(name), "", author.pack()]
     paused: int = yield Call(script("pause"), names, args)
     if paused < 0:
         raise unknown_fan_out_error(name)
 
 
-def resume_fan_out(keys: Keys, name: str, author: Author, now: Argument = "") -> Plan[None]:
+def resume_fan_out(keys: Keys, name: str, author: Author) -> Plan[None]:
     """Lift the pause of a fan-out, if there is one; its lines are decided again in any case."""
     ref = fan_out_ref(name)
     names = [*keys.pause_change(ref), keys.waiting_lists(ref)]
-    yield Call(script("resume"), names, [now, fan_out_subject(name), ref.key or "", author.pack()])
+    yield Call(script("resume"), names, ["", fan_out_subject(name), ref.key or "", author.pack()])
 
 
 def outcomes_call(record: str, outcomes: Iterable[tuple[str, str]]) -> Call:

@@ -145,9 +145,9 @@ class MemoryPlans(AcquirePlans):
             self._memory.renew(self._held[holder], to_us(lease), self._now())
 
     @_plan
-    def register(self, limits: Mapping[str, Limits], now: int | None = None) -> Mapping[str, str]:
+    def register(self, limits: Mapping[str, Limits]) -> Mapping[str, str]:
         for name in limits.keys() - self._memory.names():
-            self._memory.define(LimitRef(name, None), limits[name], now or self._now())
+            self._memory.define(LimitRef(name, None), limits[name], self._now())
         return {}
 
     @_plan

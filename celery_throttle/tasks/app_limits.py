@@ -155,15 +155,14 @@ class AppLimits(Limiter):
     @property
     def app_parts(self) -> list[AppLimits]:
         """The part of each shard, that of the home shard first; without shards this."""
-        return (
-            [self] if self.parts is None else [cast("AppLimits", each) for each in self.parts.all()]
-        )
+        return [*self.parts_by_name.values()]
 
     @property
     def parts_by_name(self) -> Mapping[str, AppLimits]:
-        """The part of each shard, by the name of the shard; empty without shards."""
-        names = [] if self.parts is None else self.parts.shards
-        return dict(zip(map(str, names), self.app_parts, strict=False))
+        """The part of each shard, by the name of the shard; without shards this, by ""."""
+        if self.parts is None:
+            return {"": self}
+        return {str(shard): cast("AppLimits", self.parts[shard]) for shard in self.parts.shards}
 
     def parts_with(self, ref: LimitRef | None) -> list[AppLimits]:
         """Return the parts of the shards that have a limit, or a key of it; None: all parts.

@@ -18,9 +18,15 @@ from celery.utils.time import rate
 OURS = "throttle"
 
 #: The attributes of a task; none of them is a setting. `ThrottledTask` has their defaults.
-TASK_ATTRIBUTES = frozenset(
-    f"{OURS}{rest}"
-    for rest in ("", "_cost", "_max_wait", "_on_max_wait", "_settles", "_restart", "_track")
+TASK_ATTRIBUTES = (
+    OURS,
+    "throttle_cost",
+    "throttle_max_wait",
+    "throttle_on_max_wait",
+    "throttle_keep_waiting",
+    "throttle_settles",
+    "throttle_restart",
+    "throttle_track",
 )
 
 #: The least similarity of a misspelt name, 0 to 1: of the whole, of its first word, of the rest.
@@ -47,14 +53,15 @@ class Misspelling(NamedTuple):
 
 def find_in_task(cls: type, base: type) -> Iterator[Misspelling]:
     """Yield the misspelt attributes of a task's class; ``base`` has the right ones."""
-    known = [name for name in vars(base) if name.startswith(OURS)]
     where = f"task {getattr(cls, 'name', cls.__name__)!r}"
     for name in sorted({*dir(cls)} - {*dir(base)}):
         certain = name.startswith(f"{OURS}_")
-        right = _find_right(name, known)
+        right = _find_right(name, TASK_ATTRIBUTES)
         if certain or (right and _is_option(inspect.getattr_static(cls, name), right)):
             certain = certain or right == OURS
-            yield Misspelling(f"{where}: attribute {_advise(name, right, known)}", certain)
+            yield Misspelling(
+                f"{where}: attribute {_advise(name, right, TASK_ATTRIBUTES)}", certain
+            )
 
 
 def _is_option(value: Any, right: str) -> bool:

@@ -117,6 +117,7 @@ class Shard:
         )
         self.leases = WorkerLeases(self._call)
         self._revoked = RevokedTasks(self._call)
+        self._lookups = KeyLookups(throttle, timers, self._end_delay)
         self.outcomes = FanOutOutcomes(store, keys, timers)
         #: Limits that were put in force here; None before the first time.
         self._registered: set[str] | None = None
@@ -140,7 +141,7 @@ class Shard:
             outcomes=self.outcomes,
             timers=timers,
             functions=connection.functions,
-            lookups=KeyLookups(self.throttle, timers, self._delayed.end),
+            lookups=self._lookups,
             readmit=connection.readmit,
             report_ungated=self._status.report_ungated,
             refresh_rules=self._refresh_rules,
@@ -162,6 +163,10 @@ class Shard:
         self.claims.on_settled = self._poller.on_settled
         self.slots.on_released = self._poller.on_released
         self._call.take_acknowledged = waiting.take_acknowledged
+
+    def _end_delay(self, request: Any) -> None:
+        """Bring a request to the gate now, if it is delayed."""
+        self._delayed.end(request)
 
     def _make_waiting(self, connection: BrokerConnection) -> WaitingPolicy:
         throttle, new_token = self.throttle, self.claims.reserve_tokens
@@ -307,8 +312,7 @@ class Shard:
         self._outage.end()
         self._refresh_rules()
         self.register()
-        if self._connection is not None:
-            self.gate.lookups.forget()
+        self._lookups.forget()
         self._call.renew_slots()  # also those that tasks have taken since the server is back
         if self._connection is not None and self._connection.scheduler.is_running:
             self._delayed.readmit_all()

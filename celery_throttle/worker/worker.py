@@ -22,7 +22,6 @@ from celery_throttle.worker.admission.gates import attach_gates
 from celery_throttle.worker.admission.request_limits import (
     NotComputedError,
     has_limits,
-    limits_of,
     requirement_of,
 )
 from celery_throttle.worker.connection import BrokerConnection
@@ -208,13 +207,10 @@ class ThrottleWorker:
         if claim is not None and (claim.has_units or claim.is_surplus):
             return next(each for each in self._shards.values() if each.claims is claim.claims)
         try:
-            try:
-                limits = limits_of(self._throttle, request)
-            except NotComputedError:
-                if not self._functions.compute(request, self._home.gate.delayed.end):
-                    return None
-                limits = limits_of(self._throttle, request)
+            limits = self._functions.limits_of(request, self._home.gate.delayed.end)
             refs = () if limits is None else requirement_of(limits, request).refs
+        except NotComputedError:
+            return None
         except ThrottleError:  # the gate raises it as well, and fails the task
             return self._home
         try:

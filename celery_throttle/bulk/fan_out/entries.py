@@ -19,7 +19,7 @@ from celery_throttle.bulk.capture import (
     DestinationReader,
 )
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
-from celery_throttle.bulk.fan_out.parts import parts_by_name, shard_of_limits
+from celery_throttle.bulk.fan_out.parts import shard_of_limits
 from celery_throttle.bulk.fan_out.templates import (
     ARGS,
     ID,
@@ -82,7 +82,7 @@ class EntryBuilder:
         self._destinations = DestinationReader(throttle)
         self._kinds: dict[str, SignatureKind] = {}
         self._traced: CapturedMessage | None = None  # the one message that tracers have seen
-        self._parts = parts_by_name(throttle)
+        self._parts = throttle.parts_by_name
         self._shard_of = lru_cache(_CACHED_LINES)(partial(shard_of_limits, throttle))
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
         self._has_shards = throttle.parts is not None

@@ -7,7 +7,7 @@ is looked for in all shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,11 +25,6 @@ class FanOutPart(NamedTuple):
     progress: Progress
     told: int  #: how many ended tasks were read after a cancel
     shards: tuple[str, ...]  #: those with a part, as far as this record states it
-
-
-def parts_by_name(throttle: AppLimits) -> Mapping[str, AppLimits]:
-    """Return the limits of each shard by its name; without shards those of the app, by ""."""
-    return throttle.parts_by_name or {"": throttle}
 
 
 class FanOutParts:
@@ -51,7 +46,7 @@ class FanOutParts:
         self.found: dict[str, FanOutPart] = {}
         self.unreachable: dict[str, StoreUnavailableError] = {}
         self.missing: set[str] = set()
-        every = parts_by_name(throttle)
+        every = throttle.parts_by_name
         pending, seen = [*(every if shards is None else shards)], set[str]()
         listed = set[str]() if shards is None else {*pending}
         while pending:

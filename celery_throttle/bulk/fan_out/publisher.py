@@ -19,7 +19,7 @@ from celery_throttle.bulk.fan_out.enlist import LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
-from celery_throttle.bulk.fan_out.parts import FanOutParts, parts_by_name
+from celery_throttle.bulk.fan_out.parts import FanOutParts
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
@@ -145,7 +145,7 @@ class Publisher:
         self._options = name, max_waiting, keep
         self._is_unique = is_unique
         self._entries = EntryBuilder(throttle, name)
-        self._shards = parts_by_name(throttle)
+        self._shards = throttle.parts_by_name
         self._parts: dict[str, PartPublisher] = {}
         self._touched_at = time.monotonic()
 

@@ -102,12 +102,12 @@ def _quotas(fields: Fields) -> Iterator[Quota]:
     yield from read_used_of(fields, SHOPIFY_HEADER)
 
 
-def read_used_of(fields: Fields, header: str, quantity: str = REQUESTS) -> Iterator[Quota]:
-    """Yield the quota of a header with used/limit."""
+def read_used_of(fields: Fields, header: str) -> Iterator[Quota]:
+    """Yield the quota of requests of a header with used/limit."""
     found = fields.value(header, parse_used_of)
     if found is not None:
         used, limit = found
-        yield Quota(quantity, max(limit - used, 0), limit)
+        yield Quota(REQUESTS, max(limit - used, 0), limit)
 
 
 def _headers(prefix: str) -> Quantity:

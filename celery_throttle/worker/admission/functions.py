@@ -106,62 +106,54 @@ class FunctionCalls:
         self._running: set[_Call] = set()
         self._threads = 0
 
-    def compute(self, request: Any, end_wait: Callable[[Any], None]) -> bool:
-        """Compute the limits of a request; False if they are computed in a thread.
+    def limits_of(
+        self, request: Any, end_wait: Callable[[Any], None] | None = None
+    ) -> TaskLimits | None:
+        """Return the limits of a request.
 
-        Then ``end_wait`` is called with the request in the worker's loop, once this is to be called
-        again.
+        ``end_wait``: called with the request, in the worker's loop, when a thread has computed its
+        limits and this is to be called again. None: no thread computes them.
 
         Raises:
+            NotComputedError: a thread computes the limits, or would have to.
             ThrottleError: a function, a key or a cost is wrong, or a function does not return.
-        """
-        state = request.throttle_state
-        call: _Call | None = state.function_call
-        if call is not None:
-            call.end_wait = end_wait
-            if call.error is None:
-                return False
-            raise call.error
-        calls = calls_of(self._throttle, request)
-        functions = self._functions_of(calls)
-        if functions.in_place:
-            self._compute_in_place(request, calls, functions)
-            return True
-        if functions.are_stuck:
-            raise functions.error()
-        state.function_call = call = _Call(request, calls, functions, end_wait)
-        if len(functions.running) < tuning.FUNCTION_THREADS:
-            self._start(call)
-        else:
-            functions.waiting.append(call)
-        return False
-
-    def limits_of(self, request: Any) -> TaskLimits | None:
-        """Return the limits of a request, if they can be known at once.
-
-        Raises:
-            NotComputedError: a function is to be called in a thread.
-            ThrottleError: a function, a key or a cost is wrong.
         """
         try:
             return limits_of(self._throttle, request)
         except NotComputedError:
+            call: _Call | None = request.throttle_state.function_call
+        if call is None:
             calls = calls_of(self._throttle, request)
             functions = self._functions_of(calls)
-            if not functions.in_place or request.throttle_state.function_call is not None:
-                raise
-            self._compute_in_place(request, calls, functions)
-            return limits_of(self._throttle, request)
+            if functions.in_place:
+                return self._compute_in_place(request, calls, functions)
+            if end_wait is not None:
+                self._compute_in_thread(_Call(request, calls, functions, end_wait))
+        elif call.error is not None:
+            raise call.error
+        elif end_wait is not None:
+            call.end_wait = end_wait
+        raise NotComputedError
+
+    def _compute_in_thread(self, call: _Call) -> None:
+        functions = call.functions
+        if functions.are_stuck:
+            raise functions.error()
+        call.request.throttle_state.function_call = call
+        if len(functions.running) < tuning.FUNCTION_THREADS:
+            self._start(call)
+        else:
+            functions.waiting.append(call)
 
     def _compute_in_place(
         self, request: Any, calls: Sequence[LimitedCall], functions: _Functions
-    ) -> None:
+    ) -> TaskLimits | None:
         began = time.monotonic()
         try:
             requirement = require(self._throttle, calls)
         finally:
             functions.note(time.monotonic() - began)
-        set_computed(self._throttle, request, calls, requirement)
+        return set_computed(self._throttle, request, calls, requirement)
 
     def _functions_of(self, calls: Sequence[LimitedCall]) -> _Functions:
         found = next(call.limits.functions for call in calls if call.limits.functions)

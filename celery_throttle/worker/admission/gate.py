@@ -166,11 +166,9 @@ class Gate:
         """Decide about a request without units."""
         task: TaskState = request.throttle_state
         try:
-            limits = limits_of(self.throttle, request)
+            limits = self.functions.limits_of(request, self.delayed.end)
         except NotComputedError:
-            if not self.functions.compute(request, self.delayed.end):
-                return self.delayed.keep(request)
-            limits = limits_of(self.throttle, request)
+            return self.delayed.keep(request)
         if limits is None:
             return task.move(Status.ADMITTED)
         requirement = requirement_of(limits, request)

@@ -51,12 +51,12 @@ class _Key:
 
 
 class KeyLookups:
-    """The looked-up keys of one shard of a worker, for one connection to the broker.
+    """The looked-up keys of one shard of a worker.
 
     Args:
         throttle: the limits.
         timers: calls back in the worker's loop.
-        readmit: brings a delayed request to the gate at once.
+        readmit: brings a request to the gate at once, if it is still delayed.
     """
 
     def __init__(self, throttle: AppLimits, timers: Timers, readmit: Callable[[Any], None]) -> None:

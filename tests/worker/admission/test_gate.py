@@ -73,7 +73,7 @@ class Bench:
             functions=FunctionCalls(self.throttle, nothing),
             lookups=SimpleNamespace(by_name={}),  # type: ignore[arg-type]  # as far as it is used
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
-                add=self._put_off
+                add=self._put_off, end=self.brought.append
             ),
             backoff=backoff,
             outcomes=nothing,

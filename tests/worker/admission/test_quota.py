@@ -346,7 +346,7 @@ class Pool:
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, on_parked=lambda _: None),
             slots,
             outage=OutageMode(bench.throttle, NOWHERE, slots),
-            delayed=NOWHERE,
+            delayed=SimpleNamespace(end=NOWHERE),  # type: ignore[arg-type]  # as far as it is used
             backoff=Backoff(NOWHERE),
             pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
