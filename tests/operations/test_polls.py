@@ -53,6 +53,19 @@ def test_polls_do_not_grow_with_the_workers(lines: Protocol, workers: int) -> No
     assert sum(pool.calls.values()) - before <= 2.1 * starts, pool.calls
 
 
+@pytest.mark.parametrize("workers", [2, 8, 32, 64])
+def test_tasks_that_come_cost_each_idle_worker_one_poll(lines: Protocol, workers: int) -> None:
+    """It has set that poll while nothing waited; from then on two poll for each start."""
+    pool = Workers(lines, workers, lateness=late(2_000))
+    pool.run(3)
+    park(lines, 250)
+    before = sum(pool.calls.values())
+    pool.run(10)
+    starts = len(pool.gaps()) + 1
+    assert starts >= 200
+    assert sum(pool.calls.values()) - before <= 2 * starts + workers, pool.calls
+
+
 def test_polls_are_in_step_again_after_late_ones(lines: Protocol) -> None:
     """A late start delays those after it, and polls that were set before would find nothing."""
     park(lines, 150)
