@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import redis
 
+from celery_throttle import Limiter
+from celery_throttle.testing import ManualClock
 from tests.ends import MakeEnd, make_ends
-from tests.protocol import Protocol
+from tests.faults.proxy import Proxy
+from tests.protocol import START, Make, Protocol, make_protocols
+from tests.servers.cluster import Cluster
 from tests.servers.rabbitmq import RabbitMQ, rabbitmq4_command, rabbitmq_command, version_of
 from tests.servers.server import (
     Server,
@@ -61,6 +65,14 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
+@pytest.fixture
+def proxy(own_server: Server) -> Iterator[Proxy]:
+    """The line to `own_server`, which the test may cut."""
+    proxy = Proxy(own_server.port)
+    yield proxy
+    proxy.close()
+
+
 @pytest.fixture(scope="session")
 def server_url(valkey_server: Server) -> str:
     """The embedded Valkey as it is, whatever is in it; most tests want `redis_url`."""
@@ -71,6 +83,26 @@ def server_url(valkey_server: Server) -> str:
 def redis_url(server_url: str) -> Iterator[str]:
     """An empty database; a test that leaves a key in it without expiry fails."""
     yield from _clean_database(server_url)
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def limiter(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Limiter]:
+    """A limiter with the `LIMITS` of the test's module, and with the `clock` if the test has it."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
+    limiter = Limiter(redis_url, request.module.LIMITS, clock=clock)
+    yield limiter
+    limiter.store.close()
 
 
 @pytest.fixture(params=["valkey", "redis"])
@@ -166,6 +198,12 @@ def lines(redis_url: str) -> Iterator[Protocol]:
 
 
 @pytest.fixture
+def make(redis_url: str) -> Iterator[Make]:
+    """Makes lines without a worker."""
+    yield from make_protocols(redis_url)
+
+
+@pytest.fixture
 def erp_server(tmp_path: Path) -> Iterator[Server]:
     """The server of a second shard."""
     directory = tmp_path / "erp"
@@ -174,6 +212,15 @@ def erp_server(tmp_path: Path) -> Iterator[Server]:
     yield server
     server.check_keys()
     server.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    cluster = Cluster(valkey_command(), directory)
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture(scope="module")

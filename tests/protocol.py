@@ -32,6 +32,9 @@ from celery_throttle.testing import ManualClock
 
 SECOND = 1_000_000
 
+#: Where the clocks of tests begin, in microseconds.
+START = 1_700_000_000 * SECOND
+
 #: Kinds of keys that lines with tasks have, besides their messages.
 LINE_KINDS = ("line", "lines", "due", "waiting", "waiting-lists", "waiting-list-index", "backlog")
 FOREVER = -1

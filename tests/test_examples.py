@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-import redis
 
 from tests.programs import run_python
 from tests.workers import StartWorker
@@ -60,7 +60,7 @@ def test_instead_of(redis_url: str, tmp_path: Path) -> None:
     assert all(int(new[5]) < int(old[5]) for old, new in zip(before, after, strict=True))
 
 
-def test_bulk_fanout(redis_url: str, start_worker: StartWorker) -> None:
+def test_bulk_fanout(redis_url: str, client: Any, start_worker: StartWorker) -> None:
     worker = start_worker("examples.bulk_fanout", redis_url, env=services(redis_url))
     text = run("bulk_fanout", redis_url, CUSTOMERS="500")
     assert text.count("signed in after") == 3
@@ -69,5 +69,4 @@ def test_bulk_fanout(redis_url: str, start_worker: StartWorker) -> None:
     assert 5 <= int(wait[1]) <= 10  # the first ones may have started by then
     assert "500 statements done" in text
     assert len(set(re.findall(r"statement for (\d+)", worker.log()))) == 500
-    with redis.Redis.from_url(redis_url) as client:
-        assert not client.exists("{throttle}:lines:redis/0/celery")
+    assert not client.exists("{throttle}:lines:redis/0/celery")

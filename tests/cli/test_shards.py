@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from celery_throttle.observe.nodes import (
 )
 from tests.cli.conftest import Shell
 from tests.servers.cluster import Cluster
-from tests.servers.server import free_port, valkey_command
+from tests.servers.server import free_port
 
 LIMITS = {"shards-near": "5/h", "shards-lost": "5/h", "shards-home": "5/h"}
 
@@ -102,15 +100,6 @@ def test_without_the_app_commands_follow_the_map_of_the_home_shard(redis_url: st
     assert not own.app.throttle["shards-near", 1].try_acquire()
     found = shell.json("shards", "--over", "0.1")["shards"]
     assert [one["shard"] for one in found] == ["home", "near/0", "near/1"]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    directory = tmp_path / "cluster"
-    directory.mkdir()
-    cluster = Cluster(valkey_command(), directory)
-    yield cluster
-    cluster.stop()
 
 
 def test_the_nodes_of_a_cluster(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import httpx
 import httpx2
+import pytest
 import requests
 import urllib3
 
@@ -301,6 +302,12 @@ class Function(Client):
 
 HTTP: tuple[type[Client], ...] = (Httpx, Httpx2, AsyncHttpx, Requests, Urllib3, Aiohttp)
 EVERY: tuple[type[Client], ...] = (*HTTP, Function)
+
+Make = Callable[..., Client]
+
+#: Run a test with clients of each kind; or of each that sends by HTTP.
+every = pytest.mark.parametrize("make", EVERY, indirect=True)
+http = pytest.mark.parametrize("make", HTTP, indirect=True)
 
 
 async def stores_closed(limits: Any) -> None:

@@ -1,17 +1,31 @@
-"""What the tests of several clients share."""
+"""An API, and clients of one kind, for each test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from celery_throttle import Limiter
+from tests.clients.api import Api, Client, Make
 
 
 @pytest.fixture
-def limiter(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Limiter]:
-    """A limiter with the limits of the test module, ``LIMITS``."""
-    limiter = Limiter(redis_url, request.module.LIMITS)
-    yield limiter
-    limiter.store.close()
+def api() -> Iterator[Api]:
+    api = Api()
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, api: Api) -> Iterator[Make]:
+    """Makes clients of one kind."""
+    made: list[Client] = []
+
+    def make(limit: Any, **options: Any) -> Client:
+        made.append(request.param(api.url, limit, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()

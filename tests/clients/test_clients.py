@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -25,15 +24,15 @@ from celery_throttle import (
 from celery_throttle.clients import answer as clients
 from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import (
-    EVERY,
-    HTTP,
     Aiohttp,
     Answer,
     Api,
     AsyncHttpx,
-    Client,
     Looped,
+    Make,
     Requests,
+    every,
+    http,
 )
 from tests.servers.server import Server
 
@@ -48,33 +47,6 @@ LIMITS = {
     "moves": "adaptive 10..100/s burst 100",
     "learned": "adaptive 2..10 at once",
 }
-
-Make = Callable[..., Client]
-
-
-@pytest.fixture
-def api() -> Iterator[Api]:
-    api = Api()
-    yield api
-    api.close()
-
-
-@pytest.fixture
-def make(request: pytest.FixtureRequest, api: Api) -> Iterator[Make]:
-    """Makes clients of one kind."""
-    made: list[Client] = []
-
-    def make(limit: Any, **options: Any) -> Client:
-        made.append(request.param(api.url, limit, **options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
-
-
-every = pytest.mark.parametrize("make", EVERY, indirect=True)
-http = pytest.mark.parametrize("make", HTTP, indirect=True)
 
 
 @every
@@ -470,7 +442,7 @@ def test_a_refusal_by_one_of_three_quotas_lowers_only_its_rate(
         assert rates() == [1.0, 0.93, 1.0]
 
 
-@pytest.mark.parametrize("make", EVERY, indirect=True)
+@every
 def test_without_the_server_of_the_limits(make: Make, own_server: Server, api: Api) -> None:
     limiter = Limiter(own_server.url, LIMITS)
     closed, opened = make(limiter["api"]), make(limiter["open"])

@@ -17,7 +17,7 @@ from celery_throttle import Limiter, LimitValueError
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.requests import ThrottledAdapter
-from tests.clients.api import EVERY, HTTP, Answer, Api, Client
+from tests.clients.api import Answer, Api, Make, every, http
 from tests.servers.server import Server
 
 LIMITS = {
@@ -26,33 +26,6 @@ LIMITS = {
     "pool": "1 at once",
     "open": "1/h outage open",
 }
-
-Make = Callable[..., Client]
-
-
-@pytest.fixture
-def api() -> Iterator[Api]:
-    api = Api()
-    yield api
-    api.close()
-
-
-@pytest.fixture
-def make(request: pytest.FixtureRequest, api: Api) -> Iterator[Make]:
-    """Makes clients of one kind."""
-    made: list[Client] = []
-
-    def make(limit: Any, **options: Any) -> Client:
-        made.append(request.param(api.url, limit, **options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
-
-
-every = pytest.mark.parametrize("make", EVERY, indirect=True)
-http = pytest.mark.parametrize("make", HTTP, indirect=True)
 
 
 def refusals(count: int, seconds: float = 0.3) -> list[Answer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,19 +11,7 @@ from celery_throttle import Limiter, Throttled, throttled
 from celery_throttle.clients.urllib3 import Urllib3Request
 from tests.clients.api import Answer, Api
 
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, {"api": "1000/d burst 5"})
-    yield limiter
-    limiter.store.close()
-
-
-@pytest.fixture
-def api() -> Iterator[Api]:
-    api = Api()
-    yield api
-    api.close()
+LIMITS = {"api": "1000/d burst 5"}
 
 
 def taken(limiter: Limiter) -> float:

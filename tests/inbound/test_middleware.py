@@ -27,9 +27,9 @@ from celery_throttle.inbound import ThrottledWSGI, by_address, by_header
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.inbound.sites import HERE, Asked, MakeSite, WSGISite, make_sites
+from tests.protocol import START
 from tests.servers.server import Server
 
-START = 1_700_000_000_000_000
 LIMITS: dict[str, Any] = {
     "web": "10/m burst 3",
     "user": "1/s burst 2",
@@ -39,19 +39,9 @@ LIMITS: dict[str, Any] = {
     "both": ["10/m burst 3", "2 at once"],
     "few": "1/s max-keys 1",
 }
+pytestmark = pytest.mark.usefixtures("clock")
+
 TOLD = ("RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def limiter(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS, clock=clock)
-    yield limiter
-    limiter.store.close()
 
 
 @pytest.fixture(params=["wsgi", "asgi"])

@@ -16,19 +16,11 @@ import pytest
 
 from celery_throttle.inbound import ThrottledWSGI, by_header
 from celery_throttle.limiter.limiter import Limiter
-from celery_throttle.testing import ManualClock
 from tests.inbound.sites import Asked, ask_wsgi
 
 LIMITS = {"web": "10/m burst 2", "busy": "1 at once"}
 
-START = 1_700_000_000_000_000
-
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS, clock=ManualClock(START))
-    yield limiter
-    limiter.store.close()
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def start(environ: Any, start_response: Any) -> None:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from celery_throttle import Limiter, ThrottleError
 
 LIMITS = {"tokens": "1000/d burst 100", "requests": "1000/d burst 10"}
-
-
-@pytest.fixture
-def limiter(redis_url: str) -> Iterator[Limiter]:
-    limiter = Limiter(redis_url, LIMITS)
-    yield limiter
-    limiter.store.close()
 
 
 def in_use(limiter: Limiter, name: str = "tokens") -> int:

@@ -46,16 +46,11 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
+from tests.protocol import START
 from tests.servers.server import Server, free_port, wait_until
 
-START = 1_700_000_000_000_000
 LIMITS = {"api": "10/s burst 5", "mail": "1/s", "bulk": "100/s burst 50 using token-bucket"}
 METERS = ("gcra", "token-bucket", "leaky-bucket", "leaky-queue")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
 
 
 @pytest.fixture
@@ -613,19 +608,6 @@ def test_another_algorithm_keeps_the_units_in_use(
     assert about(peeked) == (False, 1, wait, reset)
     assert plain[part].try_acquire(1, max_wait=None)
     assert not plain[part].try_acquire(1, max_wait=None)
-
-
-@parts
-def test_a_slow_limit_made_fast_does_not_hold_up_any_longer(
-    plain: Limiter, clock: ManualClock, part: Any
-) -> None:
-    plain["job"].define("1/h")
-    plain[part].try_acquire()
-    plain["job"].define("100/s")
-    refused = plain[part].try_acquire()
-    assert refused.retry_after == 0.01
-    clock.advance(0.01)
-    assert plain[part].try_acquire()
 
 
 @parts

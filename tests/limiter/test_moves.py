@@ -19,7 +19,7 @@ from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import HomeCall, Plan, StoreCall
 from celery_throttle.testing import ManualClock
-from tests.protocol import Protocol
+from tests.protocol import START, Protocol
 from tests.servers.server import Server
 from tests.shards import HOME_KEYS, keys_of, stores_of
 
@@ -36,7 +36,6 @@ LIMITS = {
     "tenant": "5/m",
 }
 KEYS = HOME_KEYS, keys_of("mail"), keys_of("erp")
-START = 1_700_000_000_000_000
 
 MakeLimiter = Callable[..., Limiter]
 

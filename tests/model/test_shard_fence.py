@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import redis
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -302,26 +301,25 @@ def make_limiters(url: str) -> dict[str, Limiter]:
 
 
 @pytest.mark.timeout(600)
-def test_a_limit_is_in_one_shard_whatever_happens(redis_url: str) -> None:
+def test_a_limit_is_in_one_shard_whatever_happens(redis_url: str, client: Any) -> None:
     limiters, seen = make_limiters(redis_url), Counter[str]()
-    with redis.Redis.from_url(redis_url) as client:
 
-        @seed(0)
-        def make() -> Fence:
-            return Fence(limiters, client, seen)
+    @seed(0)
+    def make() -> Fence:
+        return Fence(limiters, client, seen)
 
-        run_state_machine_as_test(
-            make,  # type: ignore[arg-type]  # anything that makes one will do
-            settings=settings(
-                max_examples=800 if WHOLE else 200,
-                stateful_step_count=60,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                database=None,
-                print_blob=True,
-            ),
-        )
-        client.flushdb()
+    run_state_machine_as_test(
+        make,  # type: ignore[arg-type]  # anything that makes one will do
+        settings=settings(
+            max_examples=800 if WHOLE else 200,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+            print_blob=True,
+        ),
+    )
+    client.flushdb()
     for limiter in limiters.values():
         limiter.store.close()
         limiter.home_store.close()

@@ -19,18 +19,12 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.author import Author
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
+from tests.protocol import SECOND, START
 
-START = 1_700_000_000_000_000
-SECOND = 1_000_000
 LIMITS = {"api": "10/s", "mail": "1/s"}
 ANN: dict[str, Any] = {"by": "ann", "reason": "a sale"}
 
 Change = tuple[str, str, str, str]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
 
 
 @pytest.fixture

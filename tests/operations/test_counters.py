@@ -20,7 +20,7 @@ from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.totals import WAIT_BUCKETS
 from celery_throttle.observe.values import ApiRefusal
 from celery_throttle.operations.lines import discard
-from tests.protocol import SECOND, Make, Protocol, make_protocols
+from tests.protocol import SECOND, Make, Protocol
 from tests.sizes import examples
 from tests.totals import claimed, joined, left
 from tests.totals import granted as units_granted
@@ -36,11 +36,6 @@ LIMITS = {
     "short": "1/h max-waiting 2",
     "queue": "1/s burst 3 using leaky-queue",
 }
-
-
-@pytest.fixture
-def make(redis_url: str) -> Iterator[Make]:
-    yield from make_protocols(redis_url)
 
 
 @pytest.fixture

@@ -25,10 +25,9 @@ from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import put_looked_up, read_definitions
 from celery_throttle.store import definitions
 from celery_throttle.testing import ManualClock
-from tests.protocol import SECOND, Make, Protocol, make_protocols
+from tests.protocol import SECOND, START, Make, Protocol
 from tests.sizes import examples
 
-START = 1_700_000_000_000_000
 END = 10.0
 
 _limits = st.sampled_from(
@@ -169,11 +168,6 @@ def test_a_key_is_never_given_more_if_its_name_changes_meanwhile(
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
 def limiter(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
     limiter = Limiter(redis_url, {"api": "10/s"}, clock=clock)
     limiter.register()
@@ -187,12 +181,6 @@ def stranger(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
     limiter = Limiter(redis_url, {}, clock=clock)
     yield limiter
     limiter.store.close()
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 def put_rules(limiter: Limiter, **limits: str) -> None:
@@ -321,11 +309,6 @@ def test_windows_of_a_calendar_are_renewed_until_the_end(
 
 
 # Lines, and starts that are booked ahead.
-
-
-@pytest.fixture
-def make(redis_url: str) -> Iterator[Make]:
-    yield from make_protocols(redis_url)
 
 
 @pytest.fixture

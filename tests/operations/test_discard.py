@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from celery_throttle.operations.lines import discard
 from celery_throttle.store.script import Call, script
-from tests.protocol import SECOND, Make, Protocol, make_protocols
+from tests.protocol import SECOND, Make, Protocol
 
 LIMITS = {"api": "1/h", "mail": "1/h", "keys": "1/h max-keys 3", "few": "1/h max-waiting 10"}
-
-
-@pytest.fixture
-def make(redis_url: str) -> Iterator[Make]:
-    yield from make_protocols(redis_url)
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.requirement import LimitsLike, parse_limits
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
-from tests.protocol import SECOND
+from tests.protocol import SECOND, START
 
-START = 1_700_000_000_000_000
 LIMITS: Mapping[str, LimitsLike] = {
     "mail": "1/s burst 2 max-keys 3",
     "day": "5/d using fixed-window in UTC max-keys 2",
@@ -27,11 +26,6 @@ LIMITS: Mapping[str, LimitsLike] = {
     "free": "10/s burst 10",
 }
 KEYED = ("mail", "day", "log", "both")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
 
 
 @pytest.fixture
@@ -45,12 +39,6 @@ def plain(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
     limiter = Limiter(redis_url, LIMITS, clock=clock)
     yield limiter
     limiter.store.close()
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 # Keys: who is refused, and for how long.
@@ -292,15 +280,14 @@ def test_the_work_does_not_grow_with_the_keys(plain: Limiter, client: redis.Redi
     assert calls[0] == calls[1] >= calls[2]
 
 
-def test_what_counts_keys_expires_with_the_last_of_them(redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        limiter = Limiter(redis_url, {"mail": "10/s burst 10 max-keys 3"})
-        limiter["mail", "a"].try_acquire(cost=9)
-        limiter["mail", "b"].try_acquire(cost=1)
-        left = client.pttl("{throttle}:key-cap:mail")
-        assert isinstance(left, int)
-        assert 100 < left <= 900
-        limiter.store.close()
+def test_what_counts_keys_expires_with_the_last_of_them(redis_url: str, client: Any) -> None:
+    limiter = Limiter(redis_url, {"mail": "10/s burst 10 max-keys 3"})
+    limiter["mail", "a"].try_acquire(cost=9)
+    limiter["mail", "b"].try_acquire(cost=1)
+    left = client.pttl("{throttle}:key-cap:mail")
+    assert isinstance(left, int)
+    assert 100 < left <= 900
+    limiter.store.close()
 
 
 def test_without_a_bound_nothing_is_counted(plain: Limiter, client: redis.Redis) -> None:

@@ -17,10 +17,9 @@ from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.grammar import ALGORITHMS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.testing import ManualClock
+from tests.protocol import START
 from tests.servers.server import Server
 from tests.sizes import examples
-
-START = 1_700_000_000_000_000
 
 LIMITS = {
     "api": "10/s burst 5",

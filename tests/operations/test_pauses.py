@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from celery_throttle import Feedback, Limiter
 from celery_throttle.testing import ManualClock
+from tests.protocol import SECOND
 
-SECOND = 1_000_000
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_700_000_000 * SECOND)
-
-
-@pytest.fixture
-def limiter(redis_url: str, clock: ManualClock) -> Iterator[Limiter]:
-    limits = {"api": "10/s", "mail": "10/s"}
-    limiter = Limiter(redis_url, limits, clock=clock)
-    yield limiter
-    limiter.store.close()
+LIMITS = {"api": "10/s", "mail": "10/s"}
 
 
 @pytest.mark.parametrize("key", [None, "a"])

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
@@ -29,8 +29,8 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.script import Call
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
+from tests.protocol import START
 
-START = 1_700_000_000_000_000
 LIMITS = {
     "tokens": "10/s burst 100",
     "api": "10/s burst 5",
@@ -51,11 +51,6 @@ def ten(period: str, algorithm: str) -> str:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
 def limiter(any_server_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
     """Blocking and asyncio, on each kind of server."""
     return end_of(Limiter(any_server_url, LIMITS, clock=clock))
@@ -65,12 +60,6 @@ def limiter(any_server_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
 def plain(redis_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
     """Blocking and asyncio."""
     return end_of(Limiter(redis_url, LIMITS, clock=clock))
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 def inner(reservation: Any, end: End) -> End:

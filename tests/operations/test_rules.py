@@ -25,9 +25,7 @@ from celery_throttle.operations.rules import Applied, FileRules, RulesVersion, r
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Call, script
 from celery_throttle.testing import ManualClock
-
-START = 1_700_000_000_000_000
-SECOND = 1_000_000
+from tests.protocol import SECOND, START
 
 
 def rules(**limits: str) -> Rules:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,8 +27,8 @@ from celery_throttle.limits.requirement import (
 )
 from celery_throttle.testing import ManualClock
 from tests.ends import End, MakeEnd
+from tests.protocol import START
 
-START = 1_700_000_000_000_000
 HOUR = 3600
 LIMITS = {
     "github": ["3/h using fixed-window", "2/s burst 2"],
@@ -49,12 +48,6 @@ def clock() -> ManualClock:
 @pytest.fixture
 def limiter(redis_url: str, clock: ManualClock, end_of: MakeEnd) -> End:
     return end_of(Limiter(redis_url, LIMITS, clock=clock))
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 # What is read.

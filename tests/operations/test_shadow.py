@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import redis
@@ -39,13 +40,12 @@ def refused(limiter: Limiter, name: str = "api") -> int:
     st.sampled_from([None, "key"]),
 )
 def test_it_counts_what_the_same_limit_enforced_refuses(
-    redis_url: str, tried: str, requests: Sequence[tuple[int, int]], key: str | None
+    redis_url: str, client: Any, tried: str, requests: Sequence[tuple[int, int]], key: str | None
 ) -> None:
     """Another limiter enforces it, for the requests that pass the enforced limit."""
     clock = ManualClock()
     limiter = Limiter(redis_url, {"api": ["9/s burst 6", f"{tried} shadow"]}, clock=clock)
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
+    client.flushall()
     alone = Limiter("memory://", {"api": "9/s burst 6"}, clock=clock)
     other = Limiter("memory://", {"api": tried}, clock=clock)
     ref = "api" if key is None else ("api", key)

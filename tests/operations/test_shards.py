@@ -48,12 +48,6 @@ def make(redis_url: str) -> Iterator[MakeLimiter]:
         limiter.home_store.close()
 
 
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
 def move(home: Limiter, from_: Limiter, to: ShardIdentity) -> None:
     """Move the limit "mail" without what was there, as if the shard had lost that."""
     begun = home.run_plan(begin_move(HOME_KEYS, "mail", to))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,16 +9,11 @@ import pytest
 from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.operations.lines import Claimant, WithdrawPlans
 from celery_throttle.operations.plan import Plan
-from tests.protocol import LINE_KINDS, SECOND, Make, Protocol, make_protocols
+from tests.protocol import LINE_KINDS, SECOND, Make, Protocol
 
 LIMITS = {"api": "1/h burst 100", "mail": "1/h", "keys": "1/h max-keys 3"}
 
 MOVER = Claimant("drain", 30.0)
-
-
-@pytest.fixture
-def make(redis_url: str) -> Iterator[Make]:
-    yield from make_protocols(redis_url)
 
 
 @pytest.fixture

@@ -68,11 +68,10 @@ def test_limits_of_two_shards_are_an_error_wherever_the_task_is_defined_or_sent(
 
 
 @pytest.mark.parametrize("limits", [["mail", "news"], ["tenant:{one}", "seat:{one?}"], ["api"]])
-def test_limits_of_one_shard_are_allowed(app: Celery, limits: Any, redis_url: str) -> None:
+def test_limits_of_one_shard_are_allowed(app: Celery, limits: Any, client: Any) -> None:
     task_of(app, limits).delay()
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.llen("celery") == 1
-        client.delete("celery")
+    assert client.llen("celery") == 1
+    client.delete("celery")
 
 
 def test_a_route_with_limits_of_two_shards_is_an_error(app: Celery) -> None:
@@ -96,18 +95,17 @@ def test_wrong_settings_are_named(app: Celery, name: str, value: Any, message: s
 
 @pytest.mark.parametrize("shards", [{}, SHARDS])
 def test_a_call_is_one_command_in_the_shard_of_its_limit(
-    app: Celery, redis_url: str, shards: Any
+    app: Celery, client: Any, shards: Any
 ) -> None:
     app.conf.throttle_shards = shards
     throttle: Throttle = app.throttle  # type: ignore[attr-defined]
     prefix = shard_prefix(DEFAULT_PREFIX, Shard("mail")) if shards else DEFAULT_PREFIX
-    with redis.Redis.from_url(redis_url) as client:
+    throttle["mail"].acquire()
+    assert client.exists(f"{prefix}:state:mail")
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    for _ in range(10):
         throttle["mail"].acquire()
-        assert client.exists(f"{prefix}:state:mail")
-        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        for _ in range(10):
-            throttle["mail"].acquire()
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 10
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 10
 
 
 def test_limits_are_registered_each_in_its_shard(app: Any, redis_url: str) -> None:

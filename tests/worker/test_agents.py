@@ -15,9 +15,11 @@ from tests.apps import agents
 from tests.clients.vendors import OpenAI, Reply
 from tests.observe.metrics.page import read_page
 from tests.servers.server import wait_until
-from tests.workers import StartWorker, Worker
+from tests.workers import Worker
 
 pytestmark = pytest.mark.workers
+
+APP = "tests.apps.agents"
 
 
 @pytest.fixture
@@ -27,14 +29,9 @@ def vendor() -> Iterator[OpenAI]:
     vendor.close()
 
 
-@pytest.fixture
-def begin(redis_url: str, start_worker: StartWorker) -> Callable[..., Worker]:
+@pytest.fixture(autouse=True)
+def configure(redis_url: str) -> None:
     agents.app.conf.update(broker_url=redis_url, result_backend=redis_url)
-
-    def begin(**options: Any) -> Worker:
-        return start_worker("tests.apps.agents", redis_url, **options)
-
-    return begin
 
 
 def send(task: Any, url: str, count: int, *args: Any) -> list[Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 from celery.result import AsyncResult
 
@@ -18,7 +18,7 @@ SECONDS = 20
 
 
 @pytest.mark.parametrize("which", ["class", "task"])
-def test_as_in_a_test_session(redis_url: str, which: str) -> None:
+def test_as_in_a_test_session(redis_url: str, client: Any, which: str) -> None:
     """The worker of the app with limits runs first."""
     env = {"CELERY_BROKER_URL": redis_url}
     output = run_python("-m", "tests.apps.shared", which, env=env, seconds=100)
@@ -26,8 +26,7 @@ def test_as_in_a_test_session(redis_url: str, which: str) -> None:
     assert ast.literal_eval(product) == ["7", "7", "ValueError(7)"]
     assert ast.literal_eval(other) == ["7", "7", "ValueError(7)"]
     assert classes == " ".join(["celery.worker.request:Request"] * 2)
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
+    client.flushall()
 
 
 def send(app: Celery, name: str, number: int, queue: str) -> AsyncResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from celery_throttle import (
 )
 from tests.apps import computed
 from tests.servers.server import wait_until
-from tests.workers import StartWorker, Worker
+from tests.workers import Worker
 
 pytestmark = pytest.mark.workers
 
@@ -52,14 +53,6 @@ def site(redis_url: str) -> Iterator[Site]:
     site.client.hset("plans", mapping={"ada": "gold", "bob": "free"})
     yield site
     site.client.close()
-
-
-@pytest.fixture
-def begin(redis_url: str, start_worker: StartWorker) -> Callable[..., Worker]:
-    def begin(**options: Any) -> Worker:
-        return start_worker(APP, redis_url, **options)
-
-    return begin
 
 
 def test_a_function_chooses_the_limit_and_key_of_a_call(
@@ -228,6 +221,22 @@ def test_a_lookup_that_fails_or_is_slow_concerns_only_its_tasks(
     )
     site.client.hset("limits", "ada", "5/s")
     user.delay("ada").get(timeout=30)
+
+
+def test_each_connection_to_the_broker_looks_keys_up_in_the_same_threads(
+    site: Site, begin: Callable[..., Worker]
+) -> None:
+    site.client.hset("limits", mapping={"ada": "5/s", "bob": "5/s"})
+    worker, user = begin(), computed.app.tasks["user"]
+    tasks = Path(f"/proc/{worker.pid}/task")
+    user.delay("ada")
+    wait_until(lambda: site.notes("runs") == ["ada"], "it runs")
+    threads = len([*tasks.iterdir()])
+    site.client.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: "Connection to broker lost" in worker.log(), "a new connection")
+    user.delay("bob")
+    wait_until(lambda: site.notes("runs") == ["ada", "bob"], "it runs")
+    wait_until(lambda: len([*tasks.iterdir()]) <= threads, "no more threads")
 
 
 def test_who_sends_a_task_to_its_line_looks_its_key_up(

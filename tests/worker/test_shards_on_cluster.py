@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import Shard, ShardEntry
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
 from tests.servers.cluster import Cluster
-from tests.servers.server import Server, valkey_command, wait_until
+from tests.servers.server import Server, wait_until
 from tests.workers import StartWorker
 
 pytestmark = pytest.mark.workers
@@ -66,14 +65,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(own_server: Server, tmp_path: Path, start_worker: StartWorker) -> Iterator[Bench]:
-    directory = tmp_path / "cluster"
-    directory.mkdir()
-    cluster = Cluster(valkey_command(), directory)
+def bench(own_server: Server, cluster: Cluster, start_worker: StartWorker) -> Iterator[Bench]:
     bench = Bench(own_server, cluster, start_worker)
     yield bench
     bench.close()
-    cluster.stop()
 
 
 def state_of(key: int) -> str:

@@ -77,14 +77,6 @@ def api() -> Iterator[Api]:
     api.close()
 
 
-@pytest.fixture
-def begin(redis_url: str, start_worker: StartWorker) -> Callable[..., Worker]:
-    def begin(**options: Any) -> Worker:
-        return start_worker(APP, redis_url, **options)
-
-    return begin
-
-
 def most_in_a_second(times: list[float]) -> int:
     times = sorted(times)
     return max(sum(at <= one < at + 1 for one in times) for at in times)

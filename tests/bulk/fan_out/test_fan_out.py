@@ -43,12 +43,6 @@ from tests.programs import ROOT
 from tests.servers.server import free_port, wait_until
 
 
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
 def waiting(app: Any, queue: str = "celery") -> list[str]:
     """Return ids of all tasks in lines of a queue, line by line."""
     found = in_line(app)

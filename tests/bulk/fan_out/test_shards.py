@@ -30,7 +30,7 @@ from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
 from tests.servers.cluster import Cluster
-from tests.servers.server import valkey_command, wait_until
+from tests.servers.server import wait_until
 from tests.tether import Tethered
 
 pytestmark = pytest.mark.workers
@@ -378,15 +378,6 @@ def test_a_publisher_that_is_killed_before_each_of_its_calls(
     names = ("api", "erp", "tenant")
     waiting = sum(sharded.throttle[limit].status().waiting for limit in names)
     assert waiting == TASKS * (at + 1)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    directory = tmp_path / "cluster"
-    directory.mkdir()
-    cluster = Cluster(valkey_command(), directory)
-    yield cluster
-    cluster.stop()
 
 
 def test_a_fan_out_over_the_nodes_of_a_cluster(redis_url: str, cluster: Cluster) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -56,12 +55,11 @@ def test_a_label_has_the_name_of_the_setting(limiter: Limiter, own_server: Serve
     own_server.start()
 
 
-def test_an_entry_is_up_if_all_its_shards_are(limiter: Limiter, redis_url: str) -> None:
+def test_an_entry_is_up_if_all_its_shards_are(limiter: Limiter, client: Any) -> None:
     broken = Keys(shard_prefix(DEFAULT_PREFIX, Shard("tenants", 5, 64)))
-    with redis.Redis.from_url(redis_url) as client:
-        client.set(broken.membership, "not what it should be")
-        page = read_page(limiter)
-        client.delete(broken.membership)
+    client.set(broken.membership, "not what it should be")
+    page = read_page(limiter)
+    client.delete(broken.membership)
     assert page.of("up") == {("home",): 1, ("far",): 1, ("tenants",): 0}
     assert page.of("tasks_waiting").keys() == {("api", "home"), ("mail", "far")}
 

@@ -26,13 +26,6 @@ LEASE = 3.0
 
 
 @pytest.fixture
-def proxy(own_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(own_server.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
 def bench(redis_url: str, proxy: Proxy) -> Iterator[Bench]:
     conf = {"throttle_lease": LEASE, "throttle_timeout": 30}
     with Bench(redis_url, proxy.url, conf=conf) as bench:

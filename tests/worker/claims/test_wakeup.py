@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.worker.claims.wakeup import WakeupListener
 from tests.servers.cluster import Cluster
-from tests.servers.server import Server, valkey_command, wait_until
+from tests.servers.server import Server, wait_until
 
 CHANNEL = Keys().wakeup_channel("tests")
 
@@ -81,9 +80,8 @@ def test_it_subscribes_again_after_the_server_was_lost(
     listener.expect("a message")
 
 
-def test_a_message_of_any_node_of_a_cluster_wakes(tmp_path: Path) -> None:
+def test_a_message_of_any_node_of_a_cluster_wakes(cluster: Cluster) -> None:
     """So a script on the new node of a slot wakes a worker that still listens on the old one."""
-    cluster = Cluster(valkey_command(), tmp_path)
     with listening(cluster.url) as listener:
         listener.expect("the subscription")
         with cluster.owner.client() as owner:
@@ -92,4 +90,3 @@ def test_a_message_of_any_node_of_a_cluster_wakes(tmp_path: Path) -> None:
             with node.client() as client:
                 client.publish(CHANNEL, "")
             listener.expect(f"a message of {node.id}")
-    cluster.stop()

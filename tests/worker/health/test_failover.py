@@ -27,13 +27,6 @@ def replica(own_server: Server, tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture
-def proxy(own_server: Server) -> Iterator[Proxy]:
-    proxy = Proxy(own_server.port)
-    yield proxy
-    proxy.close()
-
-
 def test_reports_that_a_failover_has_lost_are_made_again(
     redis_url: str, own_server: Server, replica: Server, proxy: Proxy
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis
 
 from celery_throttle import Throttle
 from tests.apps import apart
@@ -45,38 +44,39 @@ def test_on_rabbitmq(rabbitmq_url: str, redis_url: str, start_worker: StartWorke
 
 
 @pytest.mark.thorough
-def test_limits_move_as_the_page_says(redis_url: str, start_worker: StartWorker) -> None:
+def test_limits_move_as_the_page_says(
+    redis_url: str, client: Any, start_worker: StartWorker
+) -> None:
     """Each task runs once: on the old prefix until the pause, and then on the new one."""
-    with redis.Redis.from_url(redis_url) as client:
 
-        def start(name: str, prefix: str) -> Worker:
-            env = {"THROTTLE_URL": redis_url, "APART_NAME": name, "APART_LIMITS": prefix}
-            return start_worker("tests.apps.apart", redis_url, env=env, options=QUICK)
+    def start(name: str, prefix: str) -> Worker:
+        env = {"THROTTLE_URL": redis_url, "APART_NAME": name, "APART_LIMITS": prefix}
+        return start_worker("tests.apps.apart", redis_url, env=env, options=QUICK)
 
-        def ran(name: str) -> list[int]:
-            found: Any = client.lrange(f"ran-by:{name}", 0, -1)
-            return [*map(int, found)]
+    def ran(name: str) -> list[int]:
+        found: Any = client.lrange(f"ran-by:{name}", 0, -1)
+        return [*map(int, found)]
 
-        old_worker = start("old", "{old}")
-        with apart.make_app(redis_url) as app:
-            old = Throttle(app, {"api": "100/s"}, url=redis_url, prefix="{old}")
-            old["api"].define("5/s")
-            for number in range(300):
-                app.send_task("call", (number,))
-            wait_until(lambda: len(ran("old")) >= 5, "some ran")
-            old.pause_all(None, reason="move")
-            start("new", "{new}")
-            app.send_task("call", (300,))  # either worker may receive it
-            old_worker.terminate()
-            old_worker.wait()
+    old_worker = start("old", "{old}")
+    with apart.make_app(redis_url) as app:
+        old = Throttle(app, {"api": "100/s"}, url=redis_url, prefix="{old}")
+        old["api"].define("5/s")
+        for number in range(300):
+            app.send_task("call", (number,))
+        wait_until(lambda: len(ran("old")) >= 5, "some ran")
+        old.pause_all(None, reason="move")
+        start("new", "{new}")
+        app.send_task("call", (300,))  # either worker may receive it
+        old_worker.terminate()
+        old_worker.wait()
 
-            def drained() -> bool:
-                old.drain_all()
-                left = old.count_waiting()
-                return left.waiting == left.claimed == 0
+        def drained() -> bool:
+            old.drain_all()
+            left = old.count_waiting()
+            return left.waiting == left.claimed == 0
 
-            wait_until(drained, "nothing waits on the old prefix")
-            wait_until(lambda: len(ran("old")) + len(ran("new")) >= 301, "all ran")
-            assert sorted(ran("old") + ran("new")) == [*range(301)]
-            assert len(ran("old")) < 300
-            old.store.close()
+        wait_until(drained, "nothing waits on the old prefix")
+        wait_until(lambda: len(ran("old")) + len(ran("new")) >= 301, "all ran")
+        assert sorted(ran("old") + ran("new")) == [*range(301)]
+        assert len(ran("old")) < 300
+        old.store.close()

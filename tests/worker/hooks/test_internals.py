@@ -207,15 +207,13 @@ def test_contract_of_the_remote_control() -> None:
     assert control.Panel.data["ping"] is remote_control.ping
 
 
-def test_contract_of_the_client_socket(redis_url: str) -> None:
+def test_contract_of_the_client_socket(client: Any) -> None:
     """A connection has one socket, and takes a command that is packed already."""
-    import redis  # noqa: PLC0415  # only here
 
-    with redis.Redis.from_url(redis_url) as client:
-        connection = client.connection_pool.make_connection()
-        connection.connect()
-        connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
-        assert connection._sock.fileno() > 0
-        assert connection.can_read(5)
-        connection.read_response()
-        connection.disconnect()
+    connection = client.connection_pool.make_connection()
+    connection.connect()
+    connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
+    assert connection._sock.fileno() > 0
+    assert connection.can_read(5)
+    connection.read_response()
+    connection.disconnect()
