@@ -56,9 +56,12 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A step of a plan that calls a function which may block; asyncio calls it in a thread."""
+    """A step of a plan that calls a function which may block; asyncio calls it in a thread.
 
-    function: Callable[[], None]
+    What the function returns is the result of the step.
+    """
+
+    function: Callable[[], Any]
 
 
 #: What a plan yields.

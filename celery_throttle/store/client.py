@@ -47,12 +47,32 @@ _MAX_RECOVERIES = 5
 _PING = pack_command("PING")
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCall:
-    """A call whose reply has not been read."""
+@dataclass(slots=True, eq=False)
+class PendingCalls:
+    """Calls whose replies have not all been read."""
 
-    call: Call
-    connection: Connection
+    calls: Sequence[Call]
+    #: The connection by which they were sent; None if they were not.
+    connection: Connection | None
+    replies: list[Any] = field(default_factory=list)  #: those that have been read, in order
+
+    def read_within(self, seconds: float) -> bool:
+        """Read replies for some seconds; return whether all have come and none is an error.
+
+        Otherwise :meth:`Store.finish` does the rest, which may block.
+        """
+        connection, replies = self.connection, self.replies
+        if connection is None:
+            return False
+        try:
+            while len(replies) < len(self.calls):
+                reply = connection.read_within(seconds)
+                if reply is False:
+                    return False
+                replies.append(reply)
+        except (OSError, hiredis.HiredisError):  # so does `finish`
+            return False
+        return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +173,7 @@ class Store:
         """Run a call of several again by itself, if the server refused it before it began."""
         try:
             if not isinstance(reply, hiredis.ReplyError):
-                return reply
+                return self._check_reply(reply)
             began = ErrorReply(str(reply)).remedy is Remedy.NONE
             return self._check_reply(reply) if began else self.run(call)
         except StoreError as error:
@@ -177,24 +197,35 @@ class Store:
                 f"{self.url} confirmed a write"
             )
 
-    def begin(self, call: Call) -> PendingCall:
-        """Send a call without waiting; :meth:`finish` reads the reply. Raises as :meth:`run`."""
+    def begin(self, *calls: Call) -> PendingCalls:
+        """Send calls if a connection is open, without a wait; :meth:`finish` does the rest.
+
+        Raises:
+            StoreUnavailableError: the circuit breaker is open.
+        """
         if self.breaker.is_open:
             self.breaker.check()
-        connection = self._take()
+        connection = self._take_idle()
+        if connection is not None:
+            data = calls[0].packed if len(calls) == 1 else b"".join(call.packed for call in calls)
+            try:
+                connection.send_part(data)
+            except OSError as error:
+                self._fail(error, connection)
+        return PendingCalls(calls, connection)
+
+    def finish(self, pending: PendingCalls) -> list[Any]:
+        """Return the reply or error of each call of :meth:`begin`, once. Raises as :meth:`run`."""
+        connection, calls, replies = pending.connection, pending.calls, pending.replies
+        if connection is None:
+            return self.run_all(calls)
         try:
-            connection.send(call.packed)
+            while len(replies) < len(calls):
+                replies.append(connection.read())
         except BaseException as error:  # noqa: BLE001  # _fail raises it
             self._fail(error, connection)
-        return PendingCall(call, connection)
-
-    def finish(self, pending: PendingCall) -> Any:
-        """Read the reply to a call of :meth:`begin`, once. Raises as :meth:`run`."""
-        try:
-            reply = pending.connection.read()
-        except BaseException as error:  # noqa: BLE001  # _fail raises it
-            self._fail(error, pending.connection)
-        return self._conclude(pending.connection, pending.call, reply)
+        self._idle.append(connection)
+        return [self._resolve(*pair) for pair in zip(calls, replies, strict=True)]
 
     def _conclude(self, connection: Connection, call: Call, reply: Any) -> Any:
         if isinstance(reply, hiredis.ReplyError):
@@ -203,6 +234,10 @@ class Store:
         return self._check_reply(reply)
 
     def _take(self) -> Connection:
+        return self._take_idle() or self._open()
+
+    def _take_idle(self) -> Connection | None:
+        """Return an open connection that serves no call; None if there is none."""
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
         idle = self._idle
@@ -214,7 +249,7 @@ class Store:
             if connection.is_fresh() or self._is_good(connection):
                 return connection
             self._discard(connection)
-        return self._open()
+        return None
 
     def _open(self) -> Connection:
         connection: Connection = run_steps(self._find())

@@ -10,7 +10,9 @@ connecting it is raised, as ``hiredis.ReplyError``. Connections for asyncio, in
 
 from __future__ import annotations
 
+import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -33,6 +35,8 @@ from celery_throttle.limits.duration import MICROSECONDS
 FRESH_SECONDS = 0.05
 
 _READ_SIZE = 65536
+
+_MILLISECONDS = 1000  # in a second
 
 TIMED_OUT = "no reply in time"
 CLOSED = "the server closed the connection"
@@ -104,7 +108,17 @@ class Connection:
     ``generation``: see :class:`~celery_throttle.store.topology.Servers`, which sets it.
     """
 
-    __slots__ = ("_connection", "_last_used", "_reader", "_socket", "address", "generation")
+    __slots__ = (
+        "_connection",
+        "_is_green",
+        "_last_used",
+        "_poll",
+        "_reader",
+        "_socket",
+        "_unsent",
+        "address",
+        "generation",
+    )
 
     def __init__(self, address: Address, connection: Any) -> None:
         self.address = address
@@ -113,6 +127,9 @@ class Connection:
         self._socket: Any = connection._sock  # noqa: SLF001  # see the module docstring
         self._reader = hiredis.Reader()
         self._last_used = time.monotonic()
+        self._unsent = b""
+        self._is_green = _is_green()
+        self._poll: Any = None
         _set_kernel_timeout(self._socket)
 
     @classmethod
@@ -146,8 +163,52 @@ class Connection:
         except BlockingIOError:  # the kernel reports its timeout so
             raise TimeoutError(TIMED_OUT) from None
 
+    def send_part(self, data: bytes) -> None:
+        """Send what the socket takes without a wait; :meth:`read` sends the rest."""
+        if self._is_green or type(self._socket) is not socket.socket:
+            self.send(data)  # only a greenlet waits; TLS cannot send a part
+            return
+        try:
+            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        self._unsent = data[sent:]
+
+    def read_within(self, seconds: float) -> Any:
+        """Read one reply; False if it is not complete within the seconds, and :meth:`read` may.
+
+        With gevent and eventlet it is complete, or an error is raised: only a greenlet waits.
+        """
+        if self._is_green:
+            return self.read()
+        reader, ends_at = self._reader, 0.0
+        reply = reader.gets()
+        while reply is False and not self._unsent:
+            now = time.monotonic()
+            ends_at = ends_at or now + seconds
+            if not self._is_readable(max(0.0, ends_at - now)):
+                break
+            data = self._socket.recv(_READ_SIZE)
+            if not data:
+                raise ConnectionResetError(CLOSED)
+            reader.feed(data)
+            reply = reader.gets()
+        return reply
+
+    def _is_readable(self, seconds: float) -> bool:
+        """Wait until there is something to read; return whether there is, within the seconds."""
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        if type(self._socket) is ssl.SSLSocket and self._socket.pending():
+            return True
+        return bool(self._poll.poll(seconds * _MILLISECONDS))
+
     def read(self) -> Any:
         """Read one reply."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            self.send(unsent)
         reader = self._reader
         reply = reader.gets()
         while reply is False:
@@ -171,10 +232,15 @@ class Connection:
         return self._connection
 
 
+def _is_green() -> bool:
+    """Return whether gevent or eventlet has replaced the sockets of this process."""
+    return socket.socket.__module__ != "socket"
+
+
 def _set_kernel_timeout(sock: Any) -> None:
     """Move the timeout of a plain socket to the kernel: Python's own costs a system call."""
     timeout = sock.gettimeout()
-    if type(sock) is not socket.socket or socket.socket.__module__ != "socket" or not timeout:
+    if type(sock) is not socket.socket or _is_green() or not timeout:
         return  # TLS and gevent have timeouts of their own
     value = struct.pack("@ll", int(timeout), int(timeout % 1 * MICROSECONDS))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)

@@ -225,11 +225,15 @@ class Claims:
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
         """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
+        self.let_go(claims, unless_started=unless_started)
+        self.requeue_pending()
+
+    def let_go(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
+        """Let go of claims, which :meth:`requeue_pending` requeues."""
         with self._lock:
             for claim in claims:
                 if not (claim.is_started and unless_started):
                     self._begin_requeue(claim)
-        self.requeue_pending()
 
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""
@@ -261,6 +265,11 @@ class Claims:
                     self.settled.append(-token)
                 else:
                     self._to_requeue.append((token, ClaimStatus.STARTED))
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there are claims to requeue."""
+        return bool(self._to_requeue)
 
     def requeue_pending(self) -> bool:
         """Requeue the claims that could not be requeued before; return whether none is left.

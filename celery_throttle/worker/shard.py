@@ -29,7 +29,7 @@ from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.connection import BrokerConnection
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.health.queues import WorkerQueues
@@ -105,13 +105,11 @@ class Shard:
             on_heartbeat=self._after_heartbeat,
         )
         self._outage = OutageMode(throttle, self.membership, self.slots)
-        self._backoff = Backoff(timers)
         self._call = ClaimCall(
             throttle,
             self.claims,
             self.slots,
             self.queues,
-            self._backoff,
             restore=self._restore,
             poll_interval=poll_interval,
         )
@@ -125,6 +123,7 @@ class Shard:
     def connect(self, connection: BrokerConnection) -> None:
         """Make the parts that live as long as a connection to the broker."""
         self._connection = connection
+        calls = LoopCalls(connection.timers)
         consumer, timers, pool = connection.consumer, connection.timers, connection.pool
         self._delayed = DelayedTasks(
             timers, connection.republisher, connection.prefetch, connection.readmit
@@ -136,7 +135,7 @@ class Shard:
             self.slots,
             outage=self._outage,
             delayed=self._delayed,
-            backoff=self._backoff,
+            calls=calls,
             pool=pool,
             outcomes=self.outcomes,
             timers=timers,
@@ -149,7 +148,7 @@ class Shard:
             learn=self._learn,
         )
         dispatcher = Dispatcher(
-            consumer, self.claims, self._quarantine, pool, timers, self.outcomes
+            consumer, self.claims, self._quarantine, pool, timers, self.outcomes, calls
         )
         self._poller = Poller(
             connection.scheduler,
@@ -159,9 +158,11 @@ class Shard:
             revoked=self._revoked,
             dispatcher=dispatcher,
             outage=self._outage,
+            calls=calls,
         )
         self.claims.on_settled = self._poller.on_settled
         self.slots.on_released = self._poller.on_released
+        self.outcomes.call = calls.call
         self._call.take_acknowledged = waiting.take_acknowledged
 
     def _end_delay(self, request: Any) -> None:
@@ -209,7 +210,6 @@ class Shard:
     def close(self) -> None:
         """Claim no more, and requeue the tasks that the pool does not have."""
         self._poller.stop()
-        self._backoff.clear()
         self.gate.stop()
         with self._call.lock:  # a call that is on its way has ended
             unstarted = self.claims.unstarted()
@@ -305,15 +305,15 @@ class Shard:
         # At once, and in this thread: others take a worker for dead whose lease has run out, and
         # the loop may be blocked while a task runs (solo).
         self.leases.renew()
-        self._timers.call_soon(self._end_outage)
-
-    def _end_outage(self) -> None:
-        """The server is back: let delayed tasks join their lines, and poll."""
         self._outage.end()
         self._refresh_rules()
         self.register()
-        self._lookups.forget()
         self._call.renew_slots()  # also those that tasks have taken since the server is back
+        self._timers.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The server is back: let delayed tasks join their lines, and poll."""
+        self._lookups.forget()
         if self._connection is not None and self._connection.scheduler.is_running:
             self._delayed.readmit_all()
             self._poller.poll_in(0)

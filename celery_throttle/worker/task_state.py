@@ -153,7 +153,7 @@ class TaskState:
     joined: tuple[TaskLimits | None] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
-    _starts_at = 0.0
+    _starts_at = _start_by = 0.0
 
     def __init__(self, request: Any) -> None:
         headers = request.request_dict
@@ -193,12 +193,11 @@ class TaskState:
     def arrive_at_gate(self) -> Status:
         """The task comes to the gate: with its units, or as it was received.
 
-        Units that were taken for a start more than 20 ms ago are lost.
+        Units that were taken for a start more than 20 ms ago are lost; see :meth:`book`.
         """
         if self.status in _AT_GATE:
             return self.status
-        latest = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
-        if self.status is Status.BOOKED and time.monotonic() <= latest:
+        if self.status is Status.BOOKED and time.monotonic() <= self._start_by:
             return self.status
         return self.move(Status.RECEIVED)
 
@@ -210,7 +209,12 @@ class TaskState:
     def book(self, seconds: float, takes: Sequence[Taken] = ()) -> Status:
         """The units of the task are taken for a start in some seconds."""
         self._starts_at, self.takes = time.monotonic() + seconds, takes
+        self._start_by = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
         return self.move(Status.BOOKED)
+
+    def prolong_booking(self, seconds: float) -> None:
+        """Let a booked task use its units for some seconds from now on."""
+        self._start_by = max(self._start_by, time.monotonic() + seconds)
 
     def seconds_to_start(self) -> float:
         """Return the seconds until the start of a booked task."""

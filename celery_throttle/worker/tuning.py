@@ -135,9 +135,12 @@ PIPE_CHECK_SECONDS = 0.1  # between two looks for processes that have died meanw
 
 # Slow and lost servers.
 
+#: How long the loop waits for one reply; then a thread does.
+LOOP_CALL_SECONDS = 0.050
+#: How long a task may use the units that a late call took for it: it has no process meanwhile.
+LATE_START_SECONDS = 1.0
 SLOW_CALL_SECONDS = 0.010  # a longer call is slow: as much time then belongs to all other work
-#: Longest rest after a slow call. A call that takes longer has no reply yet, unless the process
-#: stood still.
+#: Longest rest after a slow call; only a process that stood still has had a longer one.
 MAX_REST_SECONDS = 5.0
 RECONNECT_SECONDS = 0.5  # between two attempts to reach a lost server
 #: Time after an outage, or after this worker stood still, in which no worker is taken for dead: one

@@ -47,8 +47,8 @@ throttle = Throttle(
 if os.environ.get("STALL"):
     take = Quota.take
 
-    def stalling_take(self: Quota, requirement: Requirement) -> float | None:
-        wait = take(self, requirement)
+    def stalling_take(self: Quota, requirement: Requirement, receive: Any) -> float | None:
+        wait = take(self, requirement, receive)
         now = time.monotonic()
         if any(not block.used and block.lasts(now) for block in self._blocks.values()):
             time.sleep(float(os.environ["STALL"]))
@@ -93,6 +93,16 @@ def inside(number: int) -> None:
 @app.task
 def plain(number: int) -> None:
     record("plain", str(number))
+
+
+@app.task
+def timed_plain(sent: float) -> None:
+    record("plain:delays", str(time.time() - sent))
+
+
+@app.task(throttle="mail")
+def timed_mail(sent: float) -> None:
+    record("mail:delays", str(time.time() - sent))
 
 
 @throttle_mode_changed.connect

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle import StoreError, StoreUnavailableError
+from celery_throttle import StoreError
 from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, LimitRef, parse_item
@@ -60,7 +60,7 @@ from celery_throttle.operations.waiting import (
     requeue_call,
     withdraw_call,
 )
-from celery_throttle.store.client import PendingCall, Store
+from celery_throttle.store.client import PendingCalls, Store
 from celery_throttle.store.script import Argument, Call, script
 from tests.bulk.removal.conftest import Site
 from tests.lua_names import script_names
@@ -104,9 +104,9 @@ class FullStore(Store):
         self.client: Any = server.client()
         self._lock = threading.Lock()  # a removal renews its lease in a thread of its own
 
-    def begin(self, call: Call) -> PendingCall:
-        """Begin nothing: the caller runs the call instead."""
-        raise StoreUnavailableError(f"{call.script.name} is not sent ahead here")
+    def begin(self, *calls: Call) -> PendingCalls:
+        """Send nothing ahead: :meth:`finish` runs the calls."""
+        return PendingCalls(calls, None)
 
     def probe(self, call: Call) -> Any:
         """See :meth:`Store.probe`; :meth:`run` comes here, too."""

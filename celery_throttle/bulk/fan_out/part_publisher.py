@@ -12,11 +12,16 @@ from typing import TypeVar
 
 from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.errors import KeysFullError, StoreUnavailableError, ThrottleError
+from celery_throttle.errors import (
+    KeysFullError,
+    StoreError,
+    StoreUnavailableError,
+    ThrottleError,
+)
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.store.client import PendingCall
+from celery_throttle.store.client import PendingCalls
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -60,7 +65,7 @@ class PartPublisher:
         self._name, *_ = options
         self._waiting_elsewhere, self._on_hold, self._noted = waiting_elsewhere, on_hold, noted
         self.batch = self._new_batch()
-        self._in_flight: tuple[EnlistBatch, PendingCall | None] | None = None
+        self._in_flight: tuple[EnlistBatch, PendingCalls | None] | None = None
 
     def open(self, shards: Iterable[str]) -> None:
         """Create the record, unless it is there; ``shards``: those that have a part."""
@@ -100,7 +105,7 @@ class PartPublisher:
         (batch, begun), self._in_flight = self._in_flight, None
         self._complete(batch, begun)
 
-    def _complete(self, batch: EnlistBatch, begun: PendingCall | None) -> None:
+    def _complete(self, batch: EnlistBatch, begun: PendingCalls | None) -> None:
         part, tasks = batch, len(batch.entries)
         reply = self._first_reply(begun) or self._run(batch)
         while True:
@@ -122,10 +127,12 @@ class PartPublisher:
         if replicas and tasks:
             self._retry(lambda: self.limits.store.confirm(replicas))
 
-    def _first_reply(self, begun: PendingCall | None) -> EnlistReply | None:
+    def _first_reply(self, begun: PendingCalls | None) -> EnlistReply | None:
         """Return the reply to a call; None if it is lost, or if the server lacks a limit."""
         try:
-            reply = None if begun is None else self.limits.store.finish(begun)
+            reply = None if begun is None else self.limits.store.finish(begun)[0]
+            if isinstance(reply, StoreError):
+                raise reply
         except StoreUnavailableError:
             return None
         return None if reply is None or reply[0] == b"unknown" else EnlistReply.read(reply)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from celery_throttle.errors import StoreError
@@ -14,8 +14,9 @@ from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.operations.plan import Blocking, HomeCall, Plan, Sleep, StoreCall
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
+from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps, RoundTrip
 from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status
 from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy
@@ -35,15 +36,15 @@ class DecisionBatch:
     Args:
         decide: decides about some requests; those that may run come to the gate once more.
         timers: the timers of the worker.
-        backoff: lets rounds wait after calls to a slow server.
+        calls: lets rounds wait after calls to a slow server.
     """
 
     def __init__(
-        self, decide: Callable[[Sequence[Any]], None], timers: Timers, backoff: Backoff
+        self, decide: Callable[[Sequence[Any]], None], timers: Timers, calls: LoopCalls
     ) -> None:
         self._decide = decide
         self._requests: deque[Any] = deque()
-        self._alarm = Alarm(timers, lambda: backoff.run_or_queue(self._decide_some))
+        self._alarm = Alarm(timers, lambda: calls.run_or_queue(self._decide_some))
         #: Held during a round: without an event loop, the next one may begin meanwhile.
         self._lock = threading.Lock()
 
@@ -56,6 +57,12 @@ class DecisionBatch:
         self._requests.append(request)
         self._alarm.set(0.0 if len(self._requests) >= tuning.DECISION_BATCH_SIZE else seconds)
         return status
+
+    def take_unacknowledged(self) -> list[Any]:
+        """Take the requests out of the next rounds whose messages the broker still has."""
+        requests = [self._requests.popleft() for _ in range(len(self._requests))]
+        self._requests.extend(request for request in requests if request.acknowledged)
+        return [request for request in requests if not request.acknowledged]
 
     def decide_all(self) -> None:
         """Decide at once about the requests that nobody else has: there are no more rounds."""
@@ -80,40 +87,39 @@ class DecisionBatch:
                 self._alarm.set(tuning.NEXT_ROUND_SECONDS)
 
 
-def book_or_park(
-    throttle: LimiterCore,
-    backoff: Backoff,
-    waiting: WaitingPolicy,
-    candidates: Sequence[Candidate],
-) -> dict[Any, Status | Exception]:
-    """Decide about requests together, and acknowledge those that are parked now.
+#: What the server has replied about candidates: the holder of the slots that each may have taken,
+#: and its reply or error.
+Decisions = list[tuple[Candidate, str, Sequence[Any] | Exception]]
 
-    Returns the result of each; see :meth:`.WaitingPolicy.park`.
+
+def decide_together(
+    throttle: AppLimits, waiting: WaitingPolicy, candidates: Sequence[Candidate]
+) -> LoopSteps[Decisions]:
+    """Let the server decide about candidates: it takes their units, or adds them to their lines.
+
+    For the result see :meth:`.WaitingPolicy.conclude`.
     """
     groups: dict[Hashable, list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault(waiting.group_of(candidate), []).append(candidate)
-    plans = [waiting.park(group) for group in groups.values()]
-    results: dict[Any, Status | Exception] = {}
-    for group, found in zip(groups.values(), run_together(throttle, backoff, plans), strict=True):
-        each = [found] * len(group) if isinstance(found, Exception) else found
-        results.update((one.request, result) for one, result in zip(group, each, strict=True))
-    parked = [request for request, result in results.items() if result is Status.PARKED]
-    began = time.monotonic()
-    try:
-        waiting.leave(parked)
-    except StoreError as error:
-        for request in parked:
-            request.throttle_state.in_doubt = True
-            results[request] = error
-    finally:
-        backoff.record_calls(began)
-    return results
+    results = yield from run_together(throttle, [waiting.park(each) for each in groups.values()])
+    decisions: Decisions = []
+    for group, found in zip(groups.values(), results, strict=True):
+        each = [("", found)] * len(group) if isinstance(found, Exception) else found
+        decisions += [(one, *decision) for one, decision in zip(group, each, strict=True)]
+    parked = [reply for _, _, reply in decisions if waiting.is_parked(reply)]
+    if parked and throttle.settings.replicas:
+        try:
+            yield Blocking(partial(throttle.store.confirm, throttle.settings.replicas))
+        except StoreError as error:
+            decisions = [
+                (one, holder, error if waiting.is_parked(reply) else reply)
+                for one, holder, reply in decisions
+            ]
+    return decisions
 
 
-def run_together(
-    throttle: LimiterCore, backoff: Backoff, plans: Sequence[Plan[T]]
-) -> list[T | Exception]:
+def run_together(throttle: LimiterCore, plans: Sequence[Plan[T]]) -> LoopSteps[list[T | Exception]]:
     """Run several plans, each of their calls in one round trip to each server; they must not sleep.
 
     Returns the result or error of each plan, in their order.
@@ -135,12 +141,10 @@ def run_together(
             else:
                 store, call = _place_of(throttle, step)
                 calls.setdefault(store, {})[index] = call
-        began = time.monotonic()
         replies = {}
         for store, some in calls.items():
-            replies |= _run_all(store, some)
-        if replies:
-            backoff.record_calls(began)
+            made = yield RoundTrip(store, [*some.values()])
+            replies |= zip(some, made, strict=True)
     return [results[index] for index in range(len(plans))]
 
 
@@ -149,12 +153,3 @@ def _place_of(throttle: LimiterCore, step: Call | HomeCall | StoreCall) -> tuple
     if isinstance(step, Call):
         return throttle.store, step
     return (throttle.home_store if isinstance(step, HomeCall) else step.store), step.call
-
-
-def _run_all(store: Store, calls: Mapping[int, Call]) -> dict[int, Any]:
-    """Run calls in one round trip; return the reply or error of each."""
-    try:
-        made: Sequence[Any] = store.run_all(list(calls.values()))
-    except StoreError as error:
-        made = [error] * len(calls)
-    return dict(zip(calls, made, strict=True))

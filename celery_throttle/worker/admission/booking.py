@@ -8,17 +8,19 @@ and its line).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.batching import book_or_park
+from celery_throttle.worker.admission.batching import Decisions, decide_together
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.request_limits import limits_of, requirement_of
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
@@ -33,10 +35,15 @@ class Booking:
     waiting: WaitingPolicy
     outage: OutageMode
     delayed: DelayedTasks
-    backoff: Backoff
+    calls: LoopCalls
     quota: Quota
     #: Lets the next round of the worker's loop decide about a request, or one after some seconds.
     defer: Callable[..., Status]
+    #: Called with requests after the end of the late call that has decided about them, and with the
+    #: result of each.
+    conclude_late: Callable[[Sequence[Any], Sequence[Status | Exception]], None]
+    #: Held while a gate decides.
+    deciding: AbstractContextManager[Any]
 
     def book(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
         """Book the start of a request that has a process, or else let it wait.
@@ -67,7 +74,10 @@ class Booking:
         return task.book(0.0)
 
     def book_or_park(self, request: Any, *, may_run: bool) -> Status:
-        """Take the units of a request, or else let it wait, in one call."""
+        """Take the units of a request, or else let it wait, in one call.
+
+        Returns ``DELAYED`` if the reply is late; see ``conclude_late``.
+        """
         (status,) = self.book_or_park_all([request], [may_run])
         if isinstance(status, Exception):
             raise status
@@ -88,10 +98,40 @@ class Booking:
                 candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
             except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
                 results[request] = error
-        results.update(book_or_park(self.throttle, self.backoff, self.waiting, candidates))
-        for one in candidates:
-            if results[one.request] is Status.BOOKED:
-                self.quota.forget_refusal(one.requirement)
-            elif results[one.request] is Status.PARKED:
-                self.quota.remember_refusal(one.requirement)
+        steps = decide_together(self.throttle, self.waiting, candidates)
+        try:
+            decisions = self.calls.run(steps, partial(self._receive_late, candidates))
+        except LateReplyError:
+            for one in candidates:
+                results[one.request] = self.delayed.keep(one.request)
+        else:
+            results |= self._conclude(decisions)
         return [results[request] for request in requests]
+
+    def _receive_late(
+        self, candidates: Sequence[Candidate], decisions: Decisions | Exception
+    ) -> None:
+        if isinstance(decisions, Exception):
+            decisions = [(one, "", decisions) for one in candidates]
+        with self.deciding:
+            for one in candidates:
+                self.delayed.remove(one.request)
+                one.request.throttle_state.arrive_at_gate()
+            results = self._conclude(decisions)
+        for request, result in results.items():
+            if result is Status.BOOKED:
+                request.throttle_state.prolong_booking(tuning.LATE_START_SECONDS)
+        self.conclude_late([*results], [*results.values()])
+
+    def _conclude(self, decisions: Decisions) -> dict[Any, Status | Exception]:
+        """Do what the server has decided; return the result of each request."""
+        results: dict[Any, Status | Exception] = {}
+        for candidate, holder, reply in decisions:
+            request, _, requirement, _ = candidate
+            result = results[request] = self.waiting.conclude(candidate, holder, reply)
+            if result is Status.BOOKED:
+                self.quota.forget_refusal(requirement)
+            elif result is Status.PARKED:
+                self.quota.remember_refusal(requirement)
+        self.waiting.leave([each for each, result in results.items() if result is Status.PARKED])
+        return results

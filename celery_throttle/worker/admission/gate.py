@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ from celery_throttle.worker.admission.request_limits import (
     set_requested,
 )
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.announcements import (
     announce_admission,
@@ -70,7 +71,7 @@ class Gate:
     slots: TaskSlots
     outage: OutageMode
     delayed: DelayedTasks
-    backoff: Backoff
+    calls: LoopCalls
     pool: WorkerPool
     outcomes: FanOutOutcomes
     timers: Timers
@@ -91,22 +92,26 @@ class Gate:
     def __post_init__(self) -> None:
         self._quota = Quota(
             self.throttle,
-            self.backoff,
+            self.calls,
             self.timers,
             self.readmit,
             self._queued_requests,
             self.functions.limits_of,
+            self.delayed.keep,
+            self._resume,
             self.deciding,
         )
-        self._deferred = DecisionBatch(self._decide_batch, self.timers, self.backoff)
+        self._deferred = DecisionBatch(self._decide_batch, self.timers, self.calls)
         self._booking = Booking(
             self.throttle,
             self.waiting,
             self.outage,
             self.delayed,
-            self.backoff,
+            self.calls,
             self._quota,
             defer=self._deferred.add,
+            conclude_late=self._conclude_all,
+            deciding=self.deciding,
         )
         self.recovery = Recovery(
             self.throttle,
@@ -116,6 +121,9 @@ class Gate:
             self.refresh_rules,
             is_here=lambda request: gate_of(request) is self,
         )
+        #: Requests that wait, delayed, for the end of a late call.
+        self._kept: deque[Any] = deque()
+        self.calls.on_late = self._keep_deferred
         self._stopped = False
 
     # The main path.
@@ -179,7 +187,9 @@ class Gate:
             return task.move(Status.QUEUED)
         if self.outage.is_on:
             status = self._booking.book_in_outage(request, limits, requirement)
-        elif (limits.slots and not self.pool.has_room()) or self.backoff.is_resting():
+        elif self.calls.is_late and not request.acknowledged:
+            status = self._keep(request)
+        elif (limits.slots and not self.pool.has_room()) or self.calls.must_wait():
             status = self._deferred.add(request)
         else:
             status = self._booking.book(request, limits, requirement)
@@ -195,6 +205,27 @@ class Gate:
         if seconds > 0:
             time.sleep(seconds)
         return task.move(Status.ADMITTED)
+
+    # Late calls. Requests that wait for the end of one hold no prefetch slot meanwhile.
+
+    def _keep(self, request: Any) -> Status:
+        """Let a request wait for the end of a late call, then bring it to the gate once more."""
+        self._kept.append(request)
+        self.calls.run_or_queue(self._readmit_kept)
+        return self.delayed.keep(request)
+
+    def _keep_deferred(self) -> None:
+        for request in self._deferred.take_unacknowledged():
+            self._keep(request)
+
+    def _readmit_kept(self) -> None:
+        """Bring the first requests that were kept to the gate, and the others soon."""
+        for _ in range(min(len(self._kept), tuning.DELAYED_ROUND_SIZE)):
+            self.delayed.end(self._kept.popleft())
+        if self._kept:
+            self.timers.call_after(
+                tuning.DELAYED_ROUND_SECONDS, partial(self.calls.run_or_queue, self._readmit_kept)
+            )
 
     # Several requests in one round trip.
 
@@ -213,10 +244,40 @@ class Gate:
                 free = self.pool.count_free()
                 may_run = [index < free for index in range(len(requests))]
                 results = self._booking.book_or_park_all(requests, may_run)
+        self._conclude_all(requests, results)
+
+    def _conclude_all(
+        self, requests: Sequence[Any], results: Sequence[Status | Exception | None]
+    ) -> None:
+        """Do what follows the results of some requests; decide once more if one has no reply."""
         for request, result in zip(requests, results, strict=True):
             status = self._decide(request, partial(self._conclude, result))
-            if status is Status.BOOKED:
+            if status is Status.BOOKED and not self._lets_go(request):
                 self.readmit(request)
+
+    def _resume(self, request: Any, wait: float | Exception | None) -> None:
+        """Decide about a request again: the late call for it has ended."""
+        self.delayed.remove(request)
+        if self._lets_go(request):
+            return
+        if isinstance(wait, Exception):
+            self._decide(request, partial(self.recovery.resume, wait))
+            return
+        if wait is not None:
+            task: TaskState = request.throttle_state
+            task.arrive_at_gate()
+            task.book(wait)
+            task.prolong_booking(tuning.LATE_START_SECONDS)
+        self.readmit(request)
+
+    def _lets_go(self, request: Any) -> bool:
+        """Let go of a request if the worker stops; return whether it does."""
+        if self._stopped and request.acknowledged:  # nobody else has it
+            if request.throttle_state.status is Status.BOOKED:
+                request.throttle_state.move(Status.RECEIVED)
+                self.slots.end(request)
+            self._decide_batch([request])
+        return self._stopped
 
     def _is_revoked(self, request: Any) -> bool:
         """Return whether a request was revoked, expired or was dropped; then end it."""
@@ -300,6 +361,7 @@ class Gate:
         """Let go of all tasks that the pool does not have. Thread-safe; it may be called again."""
         with self.deciding:
             self._stopped = True
+            self.calls.close()
             self._deferred.decide_all()
             self.delayed.forget()
             self._quota.give_back()

@@ -18,8 +18,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -31,6 +32,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, settle_takes
 from celery_throttle.operations.define import register_missing
+from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -38,9 +40,9 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import run_together
 from celery_throttle.worker.admission.request_limits import NotComputedError, requirement_of
 from celery_throttle.worker.demand import Demand
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls
 from celery_throttle.worker.hooks.timers import Alarm, Timers
-from celery_throttle.worker.task_state import Status
+from celery_throttle.worker.task_state import Status, TaskState
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
@@ -92,7 +94,7 @@ class Quota:
     """
 
     throttle: AppLimits
-    backoff: Backoff
+    calls: LoopCalls
     timers: Timers
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
@@ -100,6 +102,11 @@ class Quota:
     queued: Callable[[], Iterable[Any]]
     #: Returns the limits of a request, if they can be known at once.
     limits_of: Callable[[Any], TaskLimits | None]
+    #: Keeps a request in this worker until the end of a late call.
+    keep: Callable[[Any], Status]
+    #: Called with a request after the end of the late call for it, and with the seconds until its
+    #: start, None if there is none within 20 ms, or the error of the call.
+    resume: Callable[[Any, float | Exception | None], None]
     #: Held while a gate decides, and while units are given back.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
@@ -107,7 +114,7 @@ class Quota:
         #: Blocks with units to give back, unless they are used.
         self._returnable: list[Block] = []
         self._return_alarm = Alarm(
-            self.timers, lambda: self.backoff.run_or_queue(self._give_back_in_time)
+            self.timers, lambda: self.calls.run_or_queue(self._give_back_in_time)
         )
         self._blocks: dict[Requirement, Block] = {}
         self._demand = Demand()
@@ -117,17 +124,18 @@ class Quota:
     def book(self, request: Any, requirement: Requirement) -> Status | None:
         """Book the start of a request, or gather the request; None if no start is within 20 ms.
 
-        Raises as :meth:`take`.
+        Returns ``DELAYED`` if the reply is late; see ``resume``. Raises as :meth:`take`.
         """
+        task: TaskState = request.throttle_state
         wait = self.use(requirement)
         if wait is None and self._should_gather(requirement):
             return self._gather(request)
         if wait is None:
-            wait = self.take(requirement)
-        if wait is None:
-            return None
-        status: Status = request.throttle_state.book(wait)
-        return status
+            try:
+                wait = self.take(requirement, partial(self.resume, request))
+            except LateReplyError:
+                return self.keep(request)
+        return None if wait is None else task.book(wait)
 
     def use(self, requirement: Requirement) -> float | None:
         """Use cached quota: return the seconds until its time, or None."""
@@ -136,10 +144,14 @@ class Quota:
         self._demand.count(requirement, now)
         return self._use(requirement, now)
 
-    def take(self, requirement: Requirement) -> float | None:
+    def take(
+        self, requirement: Requirement, receive: Callable[[float | Exception | None], None]
+    ) -> float | None:
         """Take quota. Return the seconds until its time; None if there is none within 20 ms.
 
         Raises:
+            LateReplyError: the reply is late. ``receive`` is called later with what this method
+                would have returned or raised.
             StoreError: the server cannot be asked.
             CostError, UnknownLimitError: see :func:`.replies.check_reply`.
         """
@@ -147,8 +159,21 @@ class Quota:
         if self._has_block(requirement, now):  # or its start would have been used
             return None
         self.give_back(now)
+        wants = [self._want(requirement, now)]
+        wants += self._next_wants(requirement.refs, now)
+
+        def receive_late(results: Any) -> None:
+            try:
+                with self.deciding:
+                    wait = self._use(requirement, self._receive(wants, results))
+            except Exception as error:  # noqa: BLE001  # the request gets it
+                receive(error)
+            else:
+                receive(wait)
+
+        steps = run_together(self.throttle, [self._call(wants)])
+        replied_at = self._receive(wants, self.calls.run(steps, receive_late))
         # A start of the reply is used as at its arrival, however late this thread goes on.
-        replied_at = self._call(self._want(requirement, now), now)
         return self._use(requirement, replied_at)
 
     def give_back(self, now: float = math.inf) -> None:
@@ -161,7 +186,8 @@ class Quota:
                 block.used = block.starts  # before the call: if it fails, it may have been executed
                 takes = [(one, 0) for one in block.takes]
                 plans.append(settle_takes(self.throttle.plans, takes))
-        run_together(self.throttle, self.backoff, plans)
+        with suppress(LateReplyError):
+            self.calls.run(run_together(self.throttle, plans), lambda _: None)
 
     def _give_back_in_time(self) -> None:
         with self.deciding:
@@ -226,25 +252,33 @@ class Quota:
         finally:
             self._is_readmitting = False
 
-    def _call(self, want: GateRequest, now: float) -> float:
+    def _call(self, wants: Sequence[GateRequest]) -> Plan[tuple[Sequence[Any], float]]:
         """Take units for a task that has a process, and for the tasks after it.
 
-        Returns the monotonic time of the reply.
+        Returns the replies, and their monotonic time. If the server does not know a limit, all are
+        registered first.
         """
-        wants = [want, *self._next_wants(want.requirement.refs, now)]
-        refs = [ref for want in wants for ref in want.requirement.refs]
-        plans, store = self.throttle.plans, self.throttle.store
+        plans = self.throttle.plans
         call = gate_call(plans, wants, AHEAD)
-        try:
-            replies = store.run(call)
-            if replies[0][0] == ReplyStatus.UNKNOWN:
-                self.throttle.run_plan(register_missing(plans, refs, int(replies[0][2])))
-                replies = store.run(call)
-        finally:
-            self.backoff.record_calls(now)
-        replied_at = time.monotonic()
+        replies = yield call
+        if replies[0][0] == ReplyStatus.UNKNOWN:
+            refs = [ref for want in wants for ref in want.requirement.refs]
+            yield from register_missing(plans, refs, int(replies[0][2]))
+            replies = yield call
+        return replies, time.monotonic()
+
+    def _receive(self, wants: Sequence[GateRequest], results: Any) -> float:
+        """Cache what a call took; return the time of its reply. Raises as :meth:`take`."""
+        if isinstance(results, Exception):
+            raise results
+        (result,) = results
+        if isinstance(result, Exception):
+            raise result
+        replied_at: float
+        replies, replied_at = result
         self._cache(wants, replies, replied_at)
-        check_reply(replies[0], [want.requirement for want in wants], plans.limits)
+        requirements = [want.requirement for want in wants]
+        check_reply(replies[0], requirements, self.throttle.plans.limits)
         return replied_at
 
     def _cache(

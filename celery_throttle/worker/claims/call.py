@@ -13,19 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery.worker import state
 
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.limits.duration import MICROSECONDS
+from celery_throttle.operations.plan import Blocking
 from celery_throttle.operations.waiting import claim_call, list_claims_call
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LoopSteps, RoundTrip, run_in_place
 from celery_throttle.worker.health.queues import WorkerQueues
 from celery_throttle.worker.slots import TaskSlots
 
@@ -58,7 +59,6 @@ class ClaimCall:
     claims: Claims
     slots: TaskSlots
     queues: WorkerQueues
-    backoff: Backoff
     #: Puts limits in force again that the server has lost.
     restore: Callable[[], None]
     poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS  #: longest time between two polls
@@ -93,21 +93,23 @@ class ClaimCall:
         self._first_queue = 0
 
     def report(self) -> None:
-        """Renew the lease, settle claims and release slots; claim nothing."""
-        self.claim(lambda: Capacity(0))
+        """Renew the lease, settle claims and release slots, blocking; claim nothing."""
+        run_in_place(self.claim(lambda: Capacity(0)))
 
-    def pass_poll(self) -> None:
-        """Let other workers poll now for what is due: this one has no process. Report as well."""
-        with self.lock:
-            self._run(Capacity(0), is_passing=True)
-
-    def claim(self, capacity: Callable[[], Capacity]) -> ClaimReply | None:
+    def claim(
+        self, capacity: Callable[[], Capacity], *, is_passing: bool = False
+    ) -> LoopSteps[ClaimReply | None]:
         """Claim tasks that are due; report as well. None if the server cannot be reached.
 
-        ``capacity`` is called when no other call is on its way.
+        ``capacity`` is called when no other call is on its way. ``is_passing``: let other workers
+        poll now for what is due, as this one has no process.
         """
-        with self.lock:
-            return self._run(capacity())
+        if not self.lock.acquire(blocking=False):
+            yield Blocking(self.lock.acquire)
+        try:
+            return (yield from self._run(capacity(), is_passing=is_passing))
+        finally:
+            self.lock.release()
 
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
@@ -129,14 +131,14 @@ class ClaimCall:
         first = self._first_queue = (self._first_queue + 1) % max(1, len(queues))
         return [key for keys in queues[first:] + queues[:first] for key in keys]
 
-    def _run(self, capacity: Capacity, *, is_passing: bool = False) -> ClaimReply | None:
+    def _run(self, capacity: Capacity, *, is_passing: bool = False) -> LoopSteps[ClaimReply | None]:
         if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
             return None
-        began = time.monotonic()
-        self._compare_claims()
+        if self._must_compare():
+            yield Blocking(self._compare_claims)
         # Its own error must not keep the worker from renewing its lease, settling and claiming. But
         # while nobody knows which tasks a failed call has claimed, the next one claims no others.
-        requeued = self.claims.requeue_pending()
+        requeued = not self.claims.has_pending or (yield Blocking(self.claims.requeue_pending))
         self._in_doubt = self._in_doubt and not requeued
         free = 0 if self._in_doubt else min(tuning.CLAIM_BATCH_SIZE, max(0, capacity.free))
         count = min(tuning.CLAIM_BATCH_SIZE, free + capacity.soon_free) if free else 0
@@ -160,20 +162,17 @@ class ClaimCall:
             registered=self._has_registered,
         )
         sent = time.time()
-        try:
-            reply: list[Any] = self._store.run(call)
-        except StoreError as error:
-            self._error_log.log(error)
+        (reply,) = yield RoundTrip(self._store, [call])
+        if isinstance(reply, StoreError):
+            self._error_log.log(reply)
             self.claims.settled.extend(settled)
             self.slots.releases.extend(releases)
             self.claims.requeue_uncertain(tokens)
             self._in_doubt = self._in_doubt or count > 0
             self._is_changed = True
-            if isinstance(error, StoreUnavailableError):
+            if isinstance(reply, StoreUnavailableError):
                 return None
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS)
-        finally:
-            self.backoff.record_calls(began)
         self.replied_at = time.monotonic()
         since_last_reply, self._last_reply = time.time() - self._last_reply, time.time()
         # Of a worker that was silent for two thirds of its lease, the lease may have run out: the
@@ -185,24 +184,28 @@ class ClaimCall:
         tasks = [self.claims.receive(row, sent + longest_silence) for row in rows]
         self._has_registered = wait < 0
         if self._has_registered:
-            self.restore()
+            yield Blocking(self.restore)
         if self._in_doubt:
             return ClaimReply(tuning.CLAIM_RETRY_SECONDS, dead_worker.decode())
         # The reply says when to call again only if tasks were wanted.
         seconds = max(0, wait) / MICROSECONDS if count else 0.0
         return ClaimReply(seconds, dead_worker.decode(), tasks)
 
-    def _compare_claims(self) -> None:
-        """End claims that only the server has, now and then and after each lost connection.
+    def _must_compare(self) -> bool:
+        """Return whether to compare the claims: now and then, and after each lost connection.
 
         Behind the same address another server may reply meanwhile, without the last reports. That
         would be no outage: the next connection succeeds.
         """
-        generation, now = self._store.generation, time.monotonic()
-        is_due = now - self._compared_at > tuning.CLAIM_CHECK_SECONDS
-        is_due = is_due and (self._is_changed or len(self.claims) > 0)
-        if not is_due and generation == self._generation:
-            return
+        return self._is_compare_due() or self._store.generation != self._generation
+
+    def _is_compare_due(self) -> bool:
+        is_old = time.monotonic() - self._compared_at > tuning.CLAIM_CHECK_SECONDS
+        return is_old and (self._is_changed or len(self.claims) > 0)
+
+    def _compare_claims(self) -> None:
+        """End claims that only the server has."""
+        generation, now, is_due = self._store.generation, time.monotonic(), self._is_compare_due()
         try:
             tokens = self._store.run(list_claims_call(self.claims.keys, self.claims.worker))
         except StoreError:  # so does the claim call, which logs it; the next one tries again

@@ -22,6 +22,7 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim, ClaimedTask, Claims
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.claims.quarantine import Quarantine
+from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 
@@ -38,6 +39,7 @@ class Dispatcher:
     pool: WorkerPool
     timers: Timers
     outcomes: FanOutOutcomes
+    calls: LoopCalls
 
     def dispatch(self, task: ClaimedTask) -> None:
         """Give a task to Celery when its start has come."""
@@ -86,7 +88,11 @@ class Dispatcher:
             self.timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._requeue, (claim,))
 
     def _requeue(self, claim: Claim) -> None:
-        self.claims.requeue([claim], unless_started=True)
+        self.claims.let_go([claim], unless_started=True)
+        self.calls.run_or_queue(self._requeue_pending)
+
+    def _requeue_pending(self) -> None:
+        self.calls.call(self.claims.requeue_pending)
 
     def _deliver(
         self, claim: Claim, message: packing.ClaimedMessage, name: str, starts_at: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery_throttle.errors import StoreError
@@ -34,16 +34,18 @@ class FanOutOutcomes:
 
     Attributes:
         by_shard: the outcomes for each shard by its name, if the worker has several.
+        call: calls the function that reports outcomes, which may block, in the worker's loop.
     """
 
     def __init__(self, store: Store, keys: Keys, timers: Timers) -> None:
         self.by_shard: Mapping[str, FanOutOutcomes] = {}
+        self.call: Callable[[Callable[[], None]], None] = lambda function: function()
         self._store = store
         self._keys = keys
         #: Name of the fan-out, id of the task, and outcome.
         self._gathered: deque[tuple[str, str, str]] = deque()
         self._lock = threading.Lock()
-        self._alarm = Alarm(timers, self.report)
+        self._alarm = Alarm(timers, lambda: self.call(self.report))
         self._error_log = ErrorLog(
             "The server refuses to record outcomes of fan-outs; this worker tries again."
         )

@@ -11,20 +11,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from celery.worker import state
 
+from celery_throttle.operations.plan import Blocking
 from celery_throttle.worker import tuning
-from celery_throttle.worker.claim import Claims
-from celery_throttle.worker.claims.call import Capacity, ClaimCall
+from celery_throttle.worker.claim import ClaimedTask, Claims
+from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
 from celery_throttle.worker.claims.dispatch import Dispatcher
 from celery_throttle.worker.claims.revoked import RevokedTasks
+from celery_throttle.worker.health.loop_calls import (
+    LateReplyError,
+    LoopCalls,
+    LoopSteps,
+    raise_error,
+)
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.hooks.pool import WorkerPool, scale_up
 from celery_throttle.worker.hooks.timers import Alarm, Timers
+
+T = TypeVar("T")
 
 HORIZON = tuning.BOOKING_HORIZON_SECONDS
 
@@ -137,14 +148,14 @@ class Poller:
     revoked: RevokedTasks
     dispatcher: Dispatcher
     outage: OutageMode
+    calls: LoopCalls
     more_are_due: bool = False  #: whether the last poll left tasks that are due
     #: Whether other workers expect the next poll of this one, and therefore poll later.
     is_expected: bool = False
 
     def __post_init__(self) -> None:
         self._report_alarm = Alarm(self.timers, self._report)
-        call = self.call
-        self._claims, self._slots, self._backoff = call.claims, call.slots, call.backoff
+        self._claims, self._slots = self.call.claims, self.call.slots
         self._thread = threading.get_ident()
         self._began = time.monotonic()
 
@@ -186,24 +197,34 @@ class Poller:
             self.call.report()
 
     def _report(self) -> None:
-        self._backoff.run_or_queue(self._report_now)
+        self.calls.run_or_queue(self._report_now)
 
     def _report_now(self) -> None:
         """Report what ended. If slots are released and a process is free, also claim for them."""
         if self._slots.releases and self.scheduler.count_free() > 0:
             self._poll()
         elif self._slots.releases or self._claims.settled:
-            self.call.report()
+            self._run(self.call.claim(lambda: Capacity(0)), _ignore)
+
+    def _run(self, steps: LoopSteps[T], receive: Callable[[T], None]) -> None:
+        """Carry out steps; ``receive`` is called with their result, now or later."""
+
+        def receive_late(outcome: T | Exception) -> None:
+            raise_error(outcome)
+            receive(cast("T", outcome))
+
+        with suppress(LateReplyError):
+            receive(self.calls.run(steps, receive_late))
 
     def run(self) -> None:
         """Poll, or queue to poll after the calls to a slow server."""
-        self._backoff.run_or_queue(self._poll_if_free)
+        self.calls.run_or_queue(self._poll_if_free)
 
     def pass_poll(self) -> None:
         """Let other workers poll, if they expect this one to, which has no process."""
         if self.is_expected:
             self.is_expected = False
-            self._backoff.run_or_queue(self.call.pass_poll)
+            self.calls.run_or_queue(self._pass_poll)
 
     def _poll_if_free(self) -> None:
         if self.scheduler.count_free() > 0:
@@ -211,13 +232,29 @@ class Poller:
         else:  # the processes were taken during a rest
             self.poll_in(0)
 
+    def _pass_poll(self) -> None:
+        self._run(self.call.claim(lambda: Capacity(0), is_passing=True), _ignore)
+
     def _poll(self) -> None:
         """Claim the tasks that are due, for the free processes."""
-        for task in self.revoked.withdraw():
-            self.dispatcher.dispatch(task)
+        if self.revoked.has_new():
+            self._run(self._withdraw(), self._dispatch)
         self._report_alarm.cancel()  # the call reports what has ended by now
         with self.scheduler.claiming:
-            reply = self.call.claim(self._capacity)
+            self._run(self.call.claim(self._capacity), self._receive)
+
+    def _withdraw(self) -> LoopSteps[Sequence[ClaimedTask]]:
+        """Withdraw revoked tasks from their lines."""
+        tasks: Sequence[ClaimedTask] = yield Blocking(self.revoked.withdraw)
+        return tasks
+
+    def _dispatch(self, tasks: Sequence[ClaimedTask]) -> None:
+        if self.scheduler.is_running:  # else they go back to their lines
+            for task in tasks:
+                self.dispatcher.dispatch(task)
+
+    def _receive(self, reply: ClaimReply | None) -> None:
+        """Dispatch the tasks that a call has claimed, and set the time of the next one."""
         if self._claims.settled:  # the call has failed
             self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         if reply is None:
@@ -226,11 +263,10 @@ class Poller:
             self.poll_in(tuning.RETRY_SECONDS if lost else tuning.MIN_WAKEUP_INTERVAL_SECONDS)
             return
         self.more_are_due = bool(reply.tasks) and not reply.wait
-        for task in reply.tasks:
-            self.dispatcher.dispatch(task)
+        self._dispatch(reply.tasks)
         self.is_expected = reply.wait > 0 and self.scheduler.count_free() > 0
         if reply.dead_worker and self._had_time_to_renew():
-            self._claims.reclaim(reply.dead_worker)
+            self.calls.call(partial(self._claims.reclaim, reply.dead_worker))
         self.poll_in(reply.wait)
 
     def _capacity(self) -> Capacity:
@@ -255,6 +291,10 @@ class Poller:
         now, grace = time.monotonic(), tuning.RECLAIM_GRACE_SECONDS
         since_return = now - max(self.outage.ended, self.call.returned_at)
         return since_return > grace and now - self._began > min(grace, self.call.lease)
+
+
+def _ignore(_: object) -> None:
+    """Receive a result that nothing depends on."""
 
 
 def _is_stop_requested() -> bool:

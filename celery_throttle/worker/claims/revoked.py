@@ -41,6 +41,13 @@ class RevokedTasks:
         self._ids: set[str] = set()
         self._stamps = ""
         self._search: Iterator[list[str]] = iter(())
+        self._is_searching = False
+
+    def has_new(self) -> bool:
+        """Return whether tasks may have been revoked since the last call of :meth:`withdraw`."""
+        is_full = len(state.revoked) >= state.REVOKES_MAX
+        has_ids = len(state.revoked) != self._id_count or is_full
+        return has_ids or self._is_searching or repr(state.revoked_stamps) != self._stamps
 
     def withdraw(self) -> list[ClaimedTask]:
         """Withdraw tasks that were revoked since the last call; their quota is not taken."""
@@ -74,7 +81,9 @@ class RevokedTasks:
         if stamps != self._stamps:
             self._stamps = stamps
             self._search = self._find_stamped() if state.revoked_stamps else iter(())
-        return next(self._search, [])
+        ids = next(self._search, None)
+        self._is_searching = ids is not None
+        return ids or []
 
     def _find_stamped(self) -> Iterator[list[str]]:
         for messages in self._call.queue_keys()[1::4]:

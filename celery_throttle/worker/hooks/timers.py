@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from celery.utils.log import get_logger
 
@@ -42,6 +42,9 @@ class Timers:
 
     Calls are made in the order of their times; calls of the same time in the order of addition.
     """
+
+    #: Whether a call may block: nothing but its own greenlet waits.
+    may_block: ClassVar[bool] = False
 
     def __init__(self) -> None:
         #: Entries: the time of a call, a number, the function, and its arguments. The function is
@@ -203,6 +206,8 @@ class _GreenTimers(Timers):
 
     A call may wait for a free greenlet of the pool, and must not hold up the other calls.
     """
+
+    may_block = True
 
     def __init__(self, timer: Any) -> None:
         super().__init__()

@@ -142,17 +142,18 @@ class DelayedTasks:
         timer = None if seconds is None else self.timers.call_after(seconds, then, (request,))
         self._delays[request] = _Delay(timer, free_slot)
 
-    def _remove(self, request: Any) -> None:
+    def remove(self, request: Any) -> None:
+        """End the delay of a request, if it is delayed, without bringing it to the gate."""
         _, freed_slot = self._delays.pop(request, (None, False))
         if freed_slot:
             self.prefetch.take(request.message)
 
     def _end(self, request: Any) -> None:
-        self._remove(request)
+        self.remove(request)
         self.readmit(request)
 
     def _renew(self, request: Any) -> None:
-        self._remove(request)
+        self.remove(request)
         self._send_or_wait(request)
 
     def _send_or_wait(self, request: Any, delay: float = 0.0) -> None:

@@ -46,6 +46,9 @@ from celery_throttle.worker.hooks.announcements import (
 from celery_throttle.worker.slots import SlotKeys, TaskSlots, read_slot_keys
 from celery_throttle.worker.task_state import Status, TaskState
 
+#: Outcomes of tasks that are in their lines.
+_PARKED = (b"parked", b"known")
+
 
 class Candidate(NamedTuple):
     """A request that may start, or else is to wait."""
@@ -71,28 +74,26 @@ class WaitingPolicy(ABC):
     def group_of(self, candidate: Candidate) -> Hashable:
         """Return what is equal for all candidates that one call may decide about."""
 
-    def park(self, group: Sequence[Candidate]) -> Plan[list[Status | Exception]]:
+    def park(
+        self, group: Sequence[Candidate]
+    ) -> Plan[list[tuple[str, Sequence[Any] | StoreError]]]:
         """Take the units of tasks that may run, and else let them wait.
 
-        Returns for each task ``BOOKED`` for a start in at most 20 ms, ``PARKED`` if it is in its
-        line and is to be acknowledged by :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned
-        away; or its error: a ``StoreError`` if the server cannot be asked, or the
-        ``ThrottleError`` with which it must fail.
+        Returns for each task the holder of the slots that it may have taken, and the reply, or a
+        ``StoreError`` if the server cannot be asked; see :meth:`conclude`.
         """
-        results: list[Status | Exception] = []
-        while len(results) < len(group):
-            rest = [(one, self._holder(one.request)) for one in group[len(results) :]]
+        decisions: list[tuple[str, Sequence[Any] | StoreError]] = []
+        while len(decisions) < len(group):
+            rest = [(one, self._holder(one.request)) for one in group[len(decisions) :]]
             try:
                 replies = yield from self._ask(rest)
             except StoreError as error:
-                for one, holder in rest:
-                    one.request.throttle_state.in_doubt = True
-                    self.slots.release(holder, self._slot_keys(one.requirement.refs))
-                results += [error] * len(rest)
+                decisions += [(holder, error) for _, holder in rest]
             else:
-                pairs = zip(rest, replies, strict=False)
-                results += [self._conclude(*one, reply) for one, reply in pairs]
-        return results
+                decisions += [
+                    (holder, reply) for (_, holder), reply in zip(rest, replies, strict=False)
+                ]
+        return decisions
 
     @abstractmethod
     def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
@@ -101,10 +102,25 @@ class WaitingPolicy(ABC):
         The texts are the holders of the slots that they take.
         """
 
-    def _conclude(
-        self, candidate: Candidate, holder: str, reply: Sequence[Any]
+    def is_parked(self, reply: Sequence[Any] | Exception) -> bool:
+        """Return whether a reply says that a task is in its line."""
+        return self.in_lines and not isinstance(reply, Exception) and reply[0] in _PARKED
+
+    def conclude(
+        self, candidate: Candidate, holder: str, reply: Sequence[Any] | Exception
     ) -> Status | Exception:
-        """Return what :meth:`park` returns of one task."""
+        """Do what the server has decided about a task.
+
+        Returns ``BOOKED`` for a start in at most 20 ms, ``PARKED`` if the task is in its line and
+        is to be acknowledged by :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned away; or
+        its error: a ``StoreError`` if the server cannot be asked, or the ``ThrottleError`` with
+        which it must fail.
+        """
+        if isinstance(reply, StoreError):
+            candidate.request.throttle_state.in_doubt = True
+            self.slots.release(holder, self._slot_keys(candidate.requirement.refs))
+        if isinstance(reply, Exception):
+            return reply
         try:
             return self._apply(candidate, holder, *reply)
         except Exception as error:  # noqa: BLE001  # of a result backend, say: the others go on
@@ -143,11 +159,7 @@ class WaitingPolicy(ABC):
 
     @abstractmethod
     def leave(self, requests: Sequence[Any]) -> None:
-        """Acknowledge tasks to the broker that are in their lines: they leave this worker.
-
-        Raises:
-            StoreError: the tasks may not be safe in Redis.
-        """
+        """Acknowledge tasks to the broker that are in their lines: they leave this worker."""
 
     def take_acknowledged(self) -> list[str]:
         """Return the identities of parked messages that are acknowledged by now, each once."""
@@ -265,9 +277,6 @@ class ParkingPolicy(WaitingPolicy):
 
     def leave(self, requests: Sequence[Any]) -> None:
         """See :class:`WaitingPolicy`."""
-        settings, store = self.throttle.settings, self.throttle.store
-        if requests and settings.replicas:
-            store.confirm(settings.replicas)
         for request in requests:
             request.throttle_state.park()
             state.task_ready(request)

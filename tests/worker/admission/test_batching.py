@@ -18,7 +18,7 @@ from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.operations.shards import ShardIdentity, begin_move
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.batching import DecisionBatch, run_together
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LoopCalls, run_in_place
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import DECISION_BATCH_SIZE
 from tests.servers.server import Server
@@ -34,7 +34,7 @@ def test_a_round_has_few_large_messages(size: int, most: int) -> None:
         call_after=lambda _, function, args=(): calls.append(lambda: function(*args))
     )
     batch = DecisionBatch(
-        lambda requests: rounds.append(len(requests)), timers, Backoff(ThreadTimers())
+        lambda requests: rounds.append(len(requests)), timers, LoopCalls(ThreadTimers())
     )
     for _ in range(20):
         state = SimpleNamespace(move=lambda _: None)
@@ -58,7 +58,7 @@ WRONG = Call(script("admit"), ["ct:limits"])
 
 
 def together(limiter: Limiter, plans: list[Plan[bool]]) -> list[bool | Exception]:
-    return run_together(limiter, Backoff(ThreadTimers()), plans)
+    return run_in_place(run_together(limiter, plans))
 
 
 def alone(limiter: Limiter, plan: Plan[bool]) -> bool:

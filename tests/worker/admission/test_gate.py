@@ -16,6 +16,7 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.connection import BrokerConnection
+from celery_throttle.worker.health.loop_calls import run_in_place
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import RETRY_SECONDS
@@ -58,24 +59,32 @@ class Bench:
         self.ended: list[Any] = []
         nothing: Any = SimpleNamespace(is_on=False)
         self.turns: list[Callable[[], None]] = []
-        backoff: Any = SimpleNamespace(
-            is_resting=lambda: True,
+        calls: Any = SimpleNamespace(
+            is_late=False,
+            must_wait=lambda: True,
             run_or_queue=lambda function: function(),
-            record_calls=lambda _: None,
+            run=lambda steps, _: run_in_place(steps),
         )
         self.gate = Gate(
             self.throttle,
             SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
-                in_lines=True, group_of=id, park=self._park, leave=self.left.extend
+                in_lines=True,
+                group_of=id,
+                park=self._park,
+                is_parked=lambda _: False,
+                conclude=self._conclude,
+                leave=self.left.extend,
             ),
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
             functions=FunctionCalls(self.throttle, nothing),
             lookups=SimpleNamespace(by_name={}),  # type: ignore[arg-type]  # as far as it is used
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
-                add=self._put_off, end=self.brought.append
+                add=self._put_off,
+                end=self.brought.append,
+                keep=None,
             ),
-            backoff=backoff,
+            calls=calls,
             outcomes=nothing,
             pool=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
                 idle_requests=WeakSet(),
@@ -96,11 +105,19 @@ class Bench:
         )
 
     def _park(self, group: Sequence[Candidate]) -> Any:
-        ((request, *_),) = group
         self.tries += 1
-        yield Call(script("read_definitions"), [self.throttle.keys.limits], ["api"])
-        wait = request.parks()
-        return [Status.PARKED if wait is None else request.throttle_state.book(wait)]
+        reply = yield Call(script("read_definitions"), [self.throttle.keys.limits], ["api"])
+        return [("holder", reply) for _ in group]
+
+    def _conclude(self, candidate: Candidate, _holder: str, reply: Any) -> Status | Exception:
+        request = candidate.request
+        try:
+            wait = None if isinstance(reply, Exception) else request.parks()
+        except Exception as error:  # noqa: BLE001  # as of the policy
+            return error
+        if isinstance(reply, Exception):
+            return reply
+        return Status.PARKED if wait is None else request.throttle_state.book(wait)
 
     def _call_after(self, _: float, call: Callable[[], None]) -> object:
         self.turns.append(call)

@@ -24,8 +24,8 @@ from celery_throttle.worker.admission.quota import Block, Quota
 from celery_throttle.worker.admission.request_limits import limits_of
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.demand import Demand
-from celery_throttle.worker.health import backoff
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health import loop_calls
+from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, app: Celery, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (quota, gate, backoff):
+        for module in (quota, gate, loop_calls):
             clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: None)
             monkeypatch.setattr(module, "time", clock)
         limits = {
@@ -73,11 +73,13 @@ class Bench:
         timers: Any = SimpleNamespace(call_after=self._call_after)
         self.quota = Quota(
             self.throttle,
-            Backoff(NOWHERE),
+            LoopCalls(IN_PLACE),
             timers,
             NOWHERE,
             queued=lambda: self.waiting,
             limits_of=partial(limits_of, self.throttle),
+            keep=NOWHERE,
+            resume=NOWHERE,
         )
         self.calls = 0
         run = self.throttle.store.run
@@ -95,7 +97,7 @@ class Bench:
     def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task."""
         wait = self.quota.use(requirement)
-        return self.quota.take(requirement) if wait is None else wait
+        return self.quota.take(requirement, NOWHERE) if wait is None else wait
 
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""
@@ -251,10 +253,10 @@ def test_the_unit_of_a_task_with_a_process_is_used_however_late(
     """The worker stood still between the reply and the start."""
     call = bench.quota._call
 
-    def stand_still(*want: Any) -> float:
-        replied_at = call(*want)
+    def stand_still(*wants: Any) -> Any:
+        replies = yield from call(*wants)
         bench.now += HORIZON + 0.001
-        return replied_at
+        return replies
 
     monkeypatch.setattr(bench.quota, "_call", stand_still)
     assert bench.take(one("never")) == 0.0
@@ -296,6 +298,8 @@ def test_a_task_that_joined_a_line_takes_no_units_from_others(bench: Bench) -> N
 
 #: What matters only to those that are parked, or while the server is lost.
 NOWHERE: Any = None
+#: Timers of a loop that may block.
+IN_PLACE: Any = SimpleNamespace(may_block=True)
 
 
 class Free:
@@ -346,8 +350,10 @@ class Pool:
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, on_parked=lambda _: None),
             slots,
             outage=OutageMode(bench.throttle, NOWHERE, slots),
-            delayed=SimpleNamespace(end=NOWHERE),  # type: ignore[arg-type]  # as far as it is used
-            backoff=Backoff(NOWHERE),
+            delayed=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
+                end=NOWHERE, keep=NOWHERE
+            ),
+            calls=LoopCalls(IN_PLACE),
             pool=Free(),  # type: ignore[arg-type]  # as far as it is used
             outcomes=NOWHERE,
             timers=timers,

@@ -15,6 +15,7 @@ from celery_throttle.tasks.messages import packing
 from celery_throttle.testing import ManualClock
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
+from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from tests.protocol import Protocol
 
@@ -49,7 +50,9 @@ def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, 
     timers: Any = LateTimer()
     pool: Any = SimpleNamespace(count_free=lambda: 1)
     unused: Any = None
-    dispatcher = Dispatcher(consumer, claims, unused, pool=pool, timers=timers, outcomes=unused)
+    in_place: Any = SimpleNamespace(may_block=True)
+    calls = LoopCalls(in_place)
+    dispatcher = Dispatcher(consumer, claims, unused, pool, timers, unused, calls)
     dispatcher.dispatch(taken)
     assert len(began) == (not late)
     assert lines.waiting() == (["one"] if late else [])

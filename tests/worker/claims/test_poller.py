@@ -13,9 +13,8 @@ from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
 from celery_throttle.worker.claims.poller import Poller, Scheduler
-from celery_throttle.worker.health.backoff import Backoff
+from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps, run_in_place
 from celery_throttle.worker.hooks.prefork import PreforkPool
-from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.slots import ReportQueue
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
@@ -28,6 +27,8 @@ from tests.protocol import Protocol
 
 class Timer:
     """A worker's timers, which make the next call when the test says so."""
+
+    may_block = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[float, Callable[..., Any], tuple[Any, ...]]] = []
@@ -62,35 +63,33 @@ class OneProcess:
         self._controller = SimpleNamespace(hub=hub, pool=wrapper, semaphore=self._semaphore)
         self.recent_starts = self.short_runs = 0
         self._consumer = SimpleNamespace(hub=hub, controller=self._controller)
-        timers: Any = self.timer
-        self.backoff = Backoff(timers)
 
-    def _claim(self, capacity: Callable[[], Capacity]) -> ClaimReply:
+    def _claim(
+        self, capacity: Callable[[], Capacity], *, is_passing: bool = False
+    ) -> LoopSteps[ClaimReply]:
         self.polls += capacity().free > 0
+        self.passed += is_passing
+        yield from ()
         return ClaimReply(0.001)
-
-    def _pass_poll(self) -> None:
-        self.passed += 1
 
     def connect(self) -> None:
         nothing: Any = SimpleNamespace(
             claim=self._claim,
-            pass_poll=self._pass_poll,
             replied_at=0.0,
             unstarted=list,
             recent_starts=lambda: self.recent_starts,
             short_runs=lambda: self.short_runs,
             releases=(),
             settled=(),
-            withdraw=list,
+            has_new=bool,
             is_on=False,
             ended=0.0,
         )
         nothing.claims = nothing.slots = nothing
-        nothing.backoff = self.backoff
         pool = PreforkPool(self._controller)
         self._semaphore.value = 1 - len(self._pool._cache)
         timers: Any = self.timer
+        self.calls = LoopCalls(timers)
         self.scheduler = Scheduler(self._consumer, timers, pool, [nothing])
         self.poller = Poller(
             self.scheduler,
@@ -100,6 +99,7 @@ class OneProcess:
             revoked=nothing,
             dispatcher=nothing,
             outage=nothing,
+            calls=self.calls,
         )
         self.poller.poll_in(0)
         self.timer.run()
@@ -108,7 +108,7 @@ class OneProcess:
         self._semaphore.clear()  # as Celery's consumer does
         self.scheduler.stop()
         self.poller.stop()
-        self.backoff.clear()
+        self.calls.close()
 
     def begin(self) -> None:
         self._semaphore.acquire(lambda: None)
@@ -159,7 +159,7 @@ def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     claims = Claims(throttle.store, throttle.keys, "w", lambda: None)
     slots: Any = SimpleNamespace(releases=ReportQueue[Any]())
     consumed: Any = SimpleNamespace(keys=lambda: [lines.keys.queue(name) for name in queues])
-    call = ClaimCall(throttle, claims, slots, consumed, Backoff(ThreadTimers()), lambda: None)
+    call = ClaimCall(throttle, claims, slots, consumed, lambda: None)
     return call, claims
 
 
@@ -170,7 +170,7 @@ def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     breaker.watcher = lambda _: None
     breaker.trip(StoreUnavailableError("it is out"))
     for _ in range(60):
-        assert call.claim(lambda: Capacity(100)) is None
+        assert run_in_place(call.claim(lambda: Capacity(100))) is None
     assert claims._to_requeue == []
 
 
@@ -198,7 +198,7 @@ def test_a_claim_that_cannot_be_requeued_stops_nothing_else(lines: Protocol) -> 
     for number in range(3):
         lines.park(str(number), ["api"], may_run=False)
     call, claims = make_call(lines, "q")
-    reply = call.claim(lambda: Capacity(2))
+    reply = run_in_place(call.claim(lambda: Capacity(2)))
     assert reply
     damaged, other = (task.claim for task in reply.tasks)
     stored, workers = lines.keys.claims("w"), lines.keys.workers
@@ -207,7 +207,7 @@ def test_a_claim_that_cannot_be_requeued_stops_nothing_else(lines: Protocol) -> 
     damaged.requeue()
     assert other.start()
     claims.settle(other)
-    reply = call.claim(lambda: Capacity(1))
+    reply = run_in_place(call.claim(lambda: Capacity(1)))
     assert reply
     (task,) = reply.tasks
     assert {*map(int, lines.client.hkeys(stored))} == {damaged.token, task.claim.token}
@@ -225,14 +225,14 @@ def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
     claims.requeue_uncertain(range(1, 2))
     lines.client.set(lines.keys.unacknowledged, "of another type")
     call.take_acknowledged = lambda: ["one"]
-    assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
+    assert run_in_place(call.claim(lambda: Capacity(1))) == ClaimReply(CLAIM_RETRY_SECONDS)
     lines.client.delete(lines.keys.unacknowledged)
     for _ in range(3):
-        assert call.claim(lambda: Capacity(1)) == ClaimReply(CLAIM_RETRY_SECONDS)
+        assert run_in_place(call.claim(lambda: Capacity(1))) == ClaimReply(CLAIM_RETRY_SECONDS)
     assert len(lines.waiting()) == 3
     assert len(claims._to_requeue) == 2
     lines.client.hdel(stored, 1)
-    reply = call.claim(lambda: Capacity(1))
+    reply = run_in_place(call.claim(lambda: Capacity(1)))
     assert reply
     assert len(reply.tasks) == 1
 
@@ -243,7 +243,7 @@ def test_each_queue_is_served(lines: Protocol) -> None:
         for number in range(4):
             lines.park(f"{queue}{number}", ["api"], queue=queue, may_run=False)
     call, _ = make_call(lines, *"abc")
-    replies = [call.claim(lambda: Capacity(1)) for _ in range(6)]
+    replies = [run_in_place(call.claim(lambda: Capacity(1))) for _ in range(6)]
     tasks = [task for reply in replies if reply for task in reply.tasks]
     left = sorted(task_id[0] for task_id in lines.waiting())
     assert len(tasks) == 6
@@ -256,7 +256,8 @@ def test_a_call_also_claims_for_processes_that_will_be_free_soon(lines: Protocol
         lines.park(str(number), ["api"], may_run=False)
     call, _ = make_call(lines, "q")
     for free, soon, taken in ((0, 9, 0), (1, 0, 1), (1, 4, 5), (300, 9, CLAIM_BATCH_SIZE)):
-        reply = call.claim(lambda: Capacity(free, soon))  # noqa: B023  # called at once
+        steps = call.claim(lambda: Capacity(free, soon))  # noqa: B023  # called at once
+        reply = run_in_place(steps)
         assert reply
         assert len(reply.tasks) == taken
         assert not taken or reply.wait == 0  # more are due
@@ -305,6 +306,7 @@ class TwoShards:
         pool: Any = SimpleNamespace(count_free=lambda: processes, call_when_free=self.queue.append)
         claims: Any = SimpleNamespace(unstarted=lambda: self.booked)
         timers: Any = self.timer
+        self.calls = LoopCalls(timers)
         self.scheduler = Scheduler(SimpleNamespace(), timers, pool, [claims])
         self.first: Any = Shard("a", self.polled, self.booked)
         self.second: Any = Shard("b", self.polled, self.booked)
