@@ -27,6 +27,7 @@ from celery_throttle.worker.claim import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.health.backoff import Backoff
 from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.rounds import run_round
 from celery_throttle.worker.slots import TaskSlots
 
 
@@ -266,7 +267,7 @@ class WorkerLeases:
 
 
 class LeaseThread:
-    """Renews the leases of the shards on one server, in a thread.
+    """Renews the leases of the shards on one server, or in one cluster, in a thread.
 
     The loop of the worker may be blocked: while a task runs in its thread (solo), while the
     connection to the broker is lost, and while the worker shuts down but tasks still run. The
@@ -293,5 +294,4 @@ class LeaseThread:
     def _run(self) -> None:
         while not self._is_stopping or any(map(len, self._leases)):
             time.sleep(self._pause)
-            for each in self._leases:
-                each.renew_in_time()
+            run_round([each.renew_in_time for each in self._leases], tuning.ROUND_SECONDS)
