@@ -201,7 +201,7 @@ class Heartbeats:
     def _run(self) -> None:
         skips = False
         while not self._stopped:
-            lost = [store for store in self._by_store if store in self._lost]
+            lost = list(filter(self._is_lost, self._by_store))
             if lost:
                 time.sleep(tuning.RECONNECT_SECONDS)
             else:
@@ -212,10 +212,14 @@ class Heartbeats:
             if time.monotonic() >= self._due_at:
                 skips = self._due_at > 0.0 and not skips
                 self._due_at = time.monotonic() + self._interval
-                reachable = [store for store in self._by_store if store not in self._lost]
+                reachable = [store for store in self._by_store if not self._is_lost(store)]
                 send = partial(self._send, skips=skips)
                 run_round([partial(send, store) for store in reachable], tuning.ROUND_SECONDS)
             run_round([partial(self._reconnect, store) for store in lost], patience=0.0)
+
+    def _is_lost(self, store: Store) -> bool:
+        # It may have been lost before there was a watcher of its breaker.
+        return store in self._lost or store.breaker.is_open
 
     def _send(self, store: Store, *, skips: bool) -> None:
         """Send the heartbeats to a server; ``skips``: leave out those that may be left out."""
