@@ -17,7 +17,6 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import redis
 from celery import Celery
@@ -92,15 +91,16 @@ def _of_connections(options: Options) -> Iterator[Figure]:
             "LEASE": "30",
         }
         url = f"{broker.connection_url}/0"
-        before = _connections(cluster)
+        before, nodes = _connections(cluster), len(cluster.masters())
         worker = Worker("tests.apps.sharded", url, env=env)
         try:
             with worker, redis.Redis.from_url(url) as client:
                 _run_tasks(url, client)
-                many = _connections(cluster) - before
+                calls, subscriptions = _connections(cluster)
         finally:
             cluster.stop()
-    yield Figure("  connections of each worker", "", many / 7)
+    yield Figure("  connections of each worker for each shard", "", (calls - before[0]) / 7)
+    yield Figure("  connections of each worker for each node", "", subscriptions / nodes)
 
 
 def _run_tasks(url: str, client: redis.Redis) -> None:
@@ -111,13 +111,14 @@ def _run_tasks(url: str, client: redis.Redis) -> None:
     wait_until(lambda: client.llen("sharded:tenant") == 50, "all tasks")
 
 
-def _connections(cluster: Cluster) -> int:
-    count = 0
+def _connections(cluster: Cluster) -> tuple[int, int]:
+    """Return how many connections there are for calls, and for wake-ups."""
+    calls = subscriptions = 0
     for node in cluster.masters():
         with node.client() as client:
-            of_all: Any = [*client.client_list("normal"), *client.client_list("pubsub")]
-            count += len(of_all) - 1  # this one
-    return count
+            calls += len(client.client_list("normal")) - 1  # this one
+            subscriptions += len(client.client_list("pubsub"))
+    return calls, subscriptions
 
 
 def _of_the_broker(options: Options) -> Iterator[Figure]:

@@ -22,10 +22,19 @@ from celery_throttle.observe.status.tasks import WaitingPage, read_waiting_tasks
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: Shards that are read at the same time: some may be on a server that replies to nothing.
 _MAX_THREADS = 16
+
+
+def at_once(function: Callable[[S], T], shards: Sequence[S]) -> list[T]:
+    """Call a function for each of several shards at the same time; return what it returns."""
+    if len(shards) == 1:
+        return [function(shards[0])]
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(shards))) as pool:
+        return [*pool.map(function, shards)]
 
 
 class ShardedCore(LimiterCore):
@@ -71,9 +80,8 @@ class ShardedCore(LimiterCore):
             return super().read(reader, ref)
         shards = self.parts.shards if ref is None else self._shards_of(ref)
         parts = [self.parts[shard] for shard in shards]
-        with ThreadPoolExecutor(min(_MAX_THREADS, len(shards))) as pool:
-            read = pool.map(partial(self._read_part, reader), parts)
-            found = dict(zip(map(str, shards), read, strict=True))
+        read = at_once(partial(self._read_part, reader), parts)
+        found = dict(zip(map(str, shards), read, strict=True))
         lost = {name: one for name, one in found.items() if isinstance(one, StoreError)}
         values = {name: one for name, one in found.items() if not isinstance(one, StoreError)}
         return Reading(values, lost)

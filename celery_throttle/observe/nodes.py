@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
+import hiredis
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
@@ -22,6 +22,8 @@ from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.stored import read_all
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.client import Store
+from celery_throttle.store.connection import Connection
+from celery_throttle.store.script import pack_command
 
 #: Shares of a core: above the first a node needs relief; above the second a shard is busy; below
 #: the third a node is idle.
@@ -139,19 +141,18 @@ class Nodes:
     """
 
     def __init__(self, stores: Mapping[str, tuple[Store, int | None]]) -> None:
-        self._connections: dict[str, Any] = {}
+        self._connections: dict[str, Connection] = {}
         self._slots: dict[str, list[int]] = {}
         self.of_shard: dict[str, str] = {}  #: the address of the node that has a shard
         for shard, (store, slot) in stores.items():
             with suppress(StoreError):
                 self._add(shard, store.connection(), slot)
 
-    def _add(self, shard: str, connection: Any, slot: int | None) -> None:
-        path = getattr(connection, "path", None)
-        address = path or f"{connection.host}:{connection.port}"
+    def _add(self, shard: str, connection: Connection, slot: int | None) -> None:
+        address = str(connection.address)
         self.of_shard[shard] = address
         if self._connections.setdefault(address, connection) is not connection:
-            connection.disconnect()
+            connection.close()
         self._slots.setdefault(address, []).extend([] if slot is None else [slot])
 
     def read(self) -> dict[str, Node]:
@@ -190,15 +191,16 @@ class Nodes:
     def _ask(self, address: str, *words: Any) -> Any:
         """Return the reply of a node; None if it has no such command, or is lost."""
         connection = self._connections[address]
-        with suppress(RedisError, OSError):
-            connection.send_command(*words)
-            return connection.read_response()
+        with suppress(OSError):
+            connection.send(pack_command(*words))
+            reply = connection.read()
+            return None if isinstance(reply, hiredis.ReplyError) else reply
         return None
 
     def close(self) -> None:
         """Close the connections."""
         for connection in self._connections.values():
-            connection.disconnect()
+            connection.close()
 
 
 def nodes_between(

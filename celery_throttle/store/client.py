@@ -124,9 +124,14 @@ class Store:
         """Increases when another server may be in charge, so connections must be replaced."""
         return self._servers.generation
 
-    def connection(self) -> Any:
-        """Open a connection of redis-py, for subscriptions. Raises as :meth:`run`."""
-        return self._open().release()
+    @property
+    def node(self) -> str:
+        """The address of the server that is called first."""
+        return self._servers.node
+
+    def connection(self) -> Connection:
+        """Open a connection of its own, such as for subscriptions. Raises as :meth:`run`."""
+        return self._open()
 
     def run(self, call: Call) -> Any:
         """Run a script and return its reply, with strings as bytes.

@@ -222,14 +222,20 @@ class Connection:
             reply = reader.gets()
         return reply
 
+    def read_all(self) -> list[Any]:
+        """Read the replies that have arrived, of a subscription; wait for one at least."""
+        replies = [self.read()]
+        while (reply := self._reader.gets()) is not False:
+            replies.append(reply)
+        return replies
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()
 
-    def release(self) -> Any:
-        """Return the connection of redis-py, which this object then no longer uses."""
-        self._socket.settimeout(self._connection.socket_timeout)
-        return self._connection
+    def fileno(self) -> int:
+        """Return the file descriptor, for ``selectors``."""
+        return int(self._socket.fileno())
 
 
 def _is_green() -> bool:

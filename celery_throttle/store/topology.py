@@ -21,6 +21,11 @@ class Servers:
         #: must not be used again.
         self.generation = 0
 
+    @property
+    def node(self) -> str:
+        """The address of the server that :meth:`find` tries first; empty if there is none."""
+        return ""
+
     def find(self) -> Steps[AnyConnection]:
         """Connect to the server in charge."""
         raise NotImplementedError
@@ -68,6 +73,11 @@ class Nodes(Servers):
         self._configured = self._nodes = configured
         #: A node that could not be reached since a node was named last.
         self._unreachable: Address | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that served last, or else one that may know it."""
+        return str(self._nodes[0])
 
     def find(self) -> Steps[AnyConnection]:
         """Connect to the node that served last, or else to the next one that is reachable."""
@@ -119,6 +129,11 @@ class Sentinels(Servers):
         self._sentinels = sentinels
         self._master = master
         self._name = name
+
+    @property
+    def node(self) -> str:
+        """The master that served last."""
+        return str(self._master)
 
     def find(self) -> Steps[AnyConnection]:
         """Connect to the master that a Sentinel names, if that server confirms its role."""

@@ -1,34 +1,44 @@
-"""What the shards of a worker on one server share: its threads, and the watcher of its breaker."""
+"""What the shards of a worker on one server, or in one cluster, share: threads and subscriptions.
+
+Each store has its own circuit breaker: a node of a cluster that is lost stops its own shards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from celery_throttle.errors import StoreError
 from celery_throttle.store.client import Store
 from celery_throttle.worker.claims.call import LeaseThread
-from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.worker.claims.wakeup import Channel, WakeupListener
 from celery_throttle.worker.health.membership import Heartbeats
 from celery_throttle.worker.shard import Shard
 
 
 class Server:
-    """One server, and the shards of a worker that it has.
+    """One server or cluster, and the shards of a worker that it has.
 
     Args:
-        store: the server.
         shards: those shards.
         worker: the name of the worker.
     """
 
-    def __init__(self, store: Store, shards: Sequence[Shard], worker: str) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[Shard], worker: str) -> None:
         self._leases = LeaseThread([shard.leases for shard in shards])
         self._heartbeats = Heartbeats([shard.membership for shard in shards])
+        limits = [shard.throttle for shard in shards]
         self._wakeups = WakeupListener(
-            store, {shard.throttle.keys.wakeup_channel(worker): shard.wake_up for shard in shards}
+            [
+                Channel(own.store, own.keys.wakeup_channel(worker), shard.wake_up)
+                for own, shard in zip(limits, shards, strict=True)
+            ]
         )
-        store.breaker.watcher = self._begin_outage
+        by_store: dict[Store, list[Shard]] = {}
+        for shard in shards:
+            by_store.setdefault(shard.throttle.store, []).append(shard)
+        for store, some in by_store.items():
+            store.breaker.watcher = partial(_begin_outage, some)
 
     def start(self) -> None:
         """Start the threads, if they do not run. Not earlier: the pool forks before."""
@@ -42,14 +52,15 @@ class Server:
         self._heartbeats.stop()
         self._wakeups.close()
 
-    def _begin_outage(self, error: StoreError) -> None:
-        for shard in self._shards:
-            shard.begin_outage(error)
+
+def _begin_outage(shards: Sequence[Shard], error: StoreError) -> None:
+    for shard in shards:
+        shard.begin_outage(error)
 
 
 def servers_of(shards: Iterable[Shard], worker: str) -> list[Server]:
-    """Return the servers of shards; shards with one store are on one server."""
-    by_store: dict[Store, list[Shard]] = {}
+    """Return the servers and clusters of shards."""
+    by_cluster: dict[Store, list[Shard]] = {}
     for shard in shards:
-        by_store.setdefault(shard.throttle.store, []).append(shard)
-    return [Server(store, some, worker) for store, some in by_store.items()]
+        by_cluster.setdefault(shard.throttle.store.cluster[0], []).append(shard)
+    return [Server(some, worker) for some in by_cluster.values()]

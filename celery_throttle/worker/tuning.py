@@ -53,6 +53,9 @@ MAX_HEARTBEAT_SECONDS = 10.0
 #: Definitions that one heartbeat brings at most, weights included. If the server has more, the
 #: heartbeat brings those of the names in the code.
 HEARTBEAT_DEFINITION_COUNT = 1000
+#: How long a thread calls the shards of a cluster one after the other. Then a node probably does
+#: not answer, and the shards that are left are called at the same time.
+ROUND_SECONDS = 0.25
 CONSUMER_LEASES = 10  # how long a worker counts as a consumer of the queues in its heartbeat
 UNCONSUMED_LEASES = 2  # how long a worker must see a queue without a consumer to give it up
 UNCONSUMED_QUEUE_SECONDS = 86_400.0  # how long the server remembers a queue without a consumer

@@ -83,6 +83,13 @@ def tenant(number: int) -> None:
     record("tenant", str(number))
 
 
+@app.task(throttle="tenant:{number}")
+def long(number: int) -> None:
+    record(f"long:{number}", "begin")
+    time.sleep(5)
+    record(f"long:{number}", "end")
+
+
 @app.task(throttle="mail")
 def inside(number: int) -> None:
     record("begun", str(number))

@@ -42,7 +42,7 @@ def test_the_comparison_says_truly_where_others_cost_the_server_less() -> None:
 def test_the_page_of_capacity_computes_with_what_the_benchmark_wrote() -> None:
     file = FIGURES / "capacity.json"
     figures = json.loads(file.read_text(encoding="utf-8"))["figures"]
-    us, _, overhead, connections, broker_us = (one["value"] for one in figures)
+    us, _, overhead, of_shard, of_node, broker_us = (one["value"] for one in figures)
     tasks, waiting, message, workers = 100_000, 100_000_000, 900, 1_000
     primaries = math.ceil(tasks * us / 700_000)
     memory = waiting * (message + overhead) / primaries / 1e9
@@ -54,7 +54,7 @@ def test_the_page_of_capacity_computes_with_what_the_benchmark_wrote() -> None:
             "tasks a second of one primary": f"{700_000 / us:,.0f}",
             "primaries": f"{primaries}",
             "memory of each primary": f"{2 * memory:.1f} GB",
-            "connections of each primary": f"{workers * connections:,.0f}",
+            "connections of each primary": f"{workers * (of_shard + of_node):,.0f}",
             "brokers": f"{math.ceil(tasks * broker_us / 700_000)}",
         }.items()
     )

@@ -10,7 +10,7 @@ import redis
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call, script
-from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.worker.claims.wakeup import Channel, WakeupListener
 from tests.servers.server import wait_until
 
 CHANNEL = Keys().wakeup_channel("tests")
@@ -24,7 +24,7 @@ class Listener:
 
     def __init__(self, store: Store) -> None:
         self._count = 0
-        self.wakeup = WakeupListener(store, {CHANNEL: self._wake_up})
+        self.wakeup = WakeupListener([Channel(store, CHANNEL, self._wake_up)])
         self.wakeup.start()
 
     def _wake_up(self) -> None:

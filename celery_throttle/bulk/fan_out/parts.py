@@ -7,11 +7,13 @@ is looked for in all shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from celery_throttle.errors import StoreUnavailableError, UnknownFanOutError
+from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
 from celery_throttle.operations.fan_outs import unknown_fan_out_error
@@ -28,7 +30,7 @@ class FanOutPart(NamedTuple):
 
 
 class FanOutParts:
-    """Reads the parts of a fan-out.
+    """Reads the parts of a fan-out, those of several shards at the same time.
 
     Args:
         throttle: the limits of the app.
@@ -50,33 +52,43 @@ class FanOutParts:
         pending, seen = [*(every if shards is None else shards)], set[str]()
         listed = set[str]() if shards is None else {*pending}
         while pending:
-            shard = pending.pop()
-            seen.add(shard)
-            if shard in every:
-                self._read(every[shard], shard)
-            else:
-                text = f"shard {shard!r} is not in throttle_shards of this process"
-                self.unreachable[shard] = StoreUnavailableError(text)
-            if shard in self.found:
-                listed.update(self.found[shard].shards)
-                pending += listed - seen - {*pending}
+            read = at_once(partial(self._read, every), pending)
+            for shard, result in zip(pending, read, strict=True):
+                self._record(shard, result)
+            seen.update(pending)
+            listed.update(*(part.shards for part in self.found.values()))
+            pending = sorted(listed - seen)
         self.missing &= listed
         if self.found:  # all others have no part
             self.unreachable = {
                 shard: error for shard, error in self.unreachable.items() if shard in listed
             }
 
-    def _read(self, limits: AppLimits, shard: str) -> None:
+    def _read(
+        self, every: Mapping[str, AppLimits], shard: str
+    ) -> FanOutPart | UnknownFanOutError | StoreUnavailableError:
+        """Return the part in a shard, or why there is none."""
+        limits = every.get(shard)
+        if limits is None:
+            text = f"shard {shard!r} is not in throttle_shards of this process"
+            return StoreUnavailableError(text)
         try:
             now, paused, record = limits.run_plan(read_fan_out(limits.observer, self._name))
-        except UnknownFanOutError:
-            self.missing.add(shard)
-        except StoreUnavailableError as error:
-            self.unreachable[shard] = error
+        except (UnknownFanOutError, StoreUnavailableError) as error:
+            return error
+        progress = Progress.read(self._name, now, paused, record)
+        shards = tuple(record.get("shards", "").split())
+        return FanOutPart(limits, progress, int(record.get("told", 0)), shards)
+
+    def _record(
+        self, shard: str, result: FanOutPart | UnknownFanOutError | StoreUnavailableError
+    ) -> None:
+        if isinstance(result, FanOutPart):
+            self.found[shard] = result
+        elif isinstance(result, StoreUnavailableError):
+            self.unreachable[shard] = result
         else:
-            progress = Progress.read(self._name, now, paused, record)
-            shards = tuple(record.get("shards", "").split())
-            self.found[shard] = FanOutPart(limits, progress, int(record.get("told", 0)), shards)
+            self.missing.add(shard)
 
     @property
     def shards(self) -> set[str]:

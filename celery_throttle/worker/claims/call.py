@@ -28,6 +28,7 @@ from celery_throttle.worker.claim import ClaimedTask, Claims
 from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.health.loop_calls import LoopSteps, RoundTrip, run_in_place
 from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.rounds import run_round
 from celery_throttle.worker.slots import TaskSlots
 
 
@@ -269,7 +270,7 @@ class WorkerLeases:
 
 
 class LeaseThread:
-    """Renews the leases of the shards on one server, in a thread.
+    """Renews the leases of the shards on one server, or in one cluster, in a thread.
 
     The loop of the worker may be blocked: while a task runs in its thread (solo), while the
     connection to the broker is lost, and while the worker shuts down but tasks still run. The
@@ -296,5 +297,4 @@ class LeaseThread:
     def _run(self) -> None:
         while not self._is_stopping or any(map(len, self._leases)):
             time.sleep(self._pause)
-            for each in self._leases:
-                each.renew_in_time()
+            run_round([each.renew_in_time for each in self._leases], tuning.ROUND_SECONDS)

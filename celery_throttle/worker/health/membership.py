@@ -1,7 +1,7 @@
 """Heartbeats: this worker is one of those that live, and learns the limits for an outage.
 
 The same call finds out whether a lost server is back. It is made in a thread of its own, as a
-server that does not answer takes its time. The shards on one server share that thread.
+server that does not answer takes its time. The shards on one server, or in one cluster, share it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery_throttle.errors import LimitError, StoreError
@@ -20,10 +21,12 @@ from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.observer import CONSUMED_SECONDS
 from celery_throttle.observe.status.fleet import MANY_WORKERS, report_seconds
 from celery_throttle.store import definitions
+from celery_throttle.store.client import Store
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.rounds import run_round
 
 #: Prefix of the fields of the reply that report pauses; no name of a limit has a space.
 _PAUSE = b"pause "
@@ -53,7 +56,7 @@ class Membership:
         self._store = self.throttle.store
         self._definitions: Mapping[bytes, bytes] = {}
         self._replied_at = 0.0
-        #: Sends them; of all shards on the server.
+        #: Sends them; of all shards on the server, or in the cluster.
         self.heartbeats: Heartbeats
 
     @property
@@ -91,7 +94,7 @@ class Membership:
 
     def reconnect(self) -> None:
         """Call the server, which is lost, again and again until it is back."""
-        self.heartbeats.reconnect()
+        self.heartbeats.reconnect(self._store)
 
     def wake_up(self) -> None:
         """Send the next heartbeat now."""
@@ -153,22 +156,24 @@ class Membership:
 
 
 class Heartbeats:
-    """Sends the heartbeats of the shards on one server, in one thread.
+    """Sends the heartbeats of the shards on one server, or in one cluster, in one thread.
 
     Args:
         memberships: of these shards.
     """
 
     def __init__(self, memberships: Sequence[Membership]) -> None:
-        self._memberships = memberships
-        self._store = memberships[0].throttle.store
+        self._by_store: dict[Store, list[Membership]] = {}
+        for membership in memberships:
+            self._by_store.setdefault(membership.throttle.store, []).append(membership)
+            membership.heartbeats = self
         self._interval = min(membership.interval for membership in memberships)
+        #: Monotonic time of the next heartbeats; 0.0 if they were asked for.
+        self._due_at = time.monotonic() + self._interval
+        self._lost: set[Store] = set()
         self._wakeup = threading.Event()
         self._stopped = False
-        self._is_lost = False
         self._thread: threading.Thread | None = None
-        for membership in memberships:
-            membership.heartbeats = self
 
     def start(self) -> None:
         """Start the thread, if it does not run. Not earlier: the pool forks before."""
@@ -183,47 +188,66 @@ class Heartbeats:
         self._stopped = True
         self._wakeup.set()
 
-    def reconnect(self) -> None:
-        """Call the server, which is lost, again and again until it is back."""
-        self._is_lost = True
+    def reconnect(self, store: Store) -> None:
+        """Call a server, which is lost, again and again until it is back."""
+        self._lost.add(store)
         self._wakeup.set()
 
     def wake_up(self) -> None:
         """Send the next heartbeats now."""
+        self._due_at = 0.0
         self._wakeup.set()
 
     def _run(self) -> None:
         skips = False
         while not self._stopped:
-            if self._is_lost:
-                skips = False
+            lost = list(filter(self._is_lost, self._by_store))
+            if lost:
                 time.sleep(tuning.RECONNECT_SECONDS)
             else:
-                skips = not self._wakeup.wait(self._interval) and not skips
-                self._wakeup.clear()
-                if self._is_lost:
-                    continue
-            answered = [] if self._stopped else self._send_all(skips=skips)
-            if self._is_lost and answered:
-                self._is_lost = False
-                for each in self._memberships:
-                    each.on_return()
-            for each in answered:
-                each.on_heartbeat()
+                self._wakeup.wait(self._due_at - time.monotonic())
+            self._wakeup.clear()
+            if self._stopped:
+                return
+            if time.monotonic() >= self._due_at:
+                skips = self._due_at > 0.0 and not skips
+                self._due_at = time.monotonic() + self._interval
+                reachable = [store for store in self._by_store if not self._is_lost(store)]
+                send = partial(self._send, skips=skips)
+                run_round([partial(send, store) for store in reachable], tuning.ROUND_SECONDS)
+            run_round([partial(self._reconnect, store) for store in lost], patience=0.0)
 
-    def _send_all(self, *, skips: bool) -> list[Membership]:
-        """Send the heartbeats in one round trip; return those that were answered.
+    def _is_lost(self, store: Store) -> bool:
+        # It may have been lost before there was a watcher of its breaker.
+        return store in self._lost or store.breaker.is_open
 
-        `skips`: leave out those that may be left out. If the server is lost, the first heartbeat
-        finds out whether it is back.
-        """
-        if self._store.breaker.is_open:
-            self._memberships[0].send()
-            if self._store.breaker.is_open:
-                return []
-        due = [each for each in self._memberships if not (skips and each.may_skip)]
+    def _send(self, store: Store, *, skips: bool) -> None:
+        """Send the heartbeats to a server; ``skips``: leave out those that may be left out."""
+        due = [each for each in self._by_store[store] if not (skips and each.may_skip)]
+        for each in self._answered(store, due):
+            each.on_heartbeat()
+
+    def _reconnect(self, store: Store) -> None:
+        """Send the heartbeats to a server that was lost, if it is back."""
+        self._lost.discard(store)  # from now on, it may be lost again
+        memberships = self._by_store[store]
+        if store.breaker.is_open:
+            memberships[0].send()  # finds out whether it is back
+        answered = [] if store.breaker.is_open else self._answered(store, memberships)
+        if not answered:
+            self._lost.add(store)
+            return
+        for each in memberships:
+            each.on_return()
+        for each in answered:
+            each.on_heartbeat()
+
+    @staticmethod
+    def _answered(store: Store, memberships: Sequence[Membership]) -> list[Membership]:
+        """Send heartbeats in one round trip; return those that were answered."""
         try:
-            replies = self._store.run_all([each.call() for each in due])
+            replies = store.run_all([each.call() for each in memberships])
         except StoreError:
             return []
-        return [each for each, reply in zip(due, replies, strict=True) if each.receive(reply)]
+        pairs = zip(memberships, replies, strict=True)
+        return [each for each, reply in pairs if each.receive(reply)]

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -249,6 +250,24 @@ def test_the_servers_of_other_shards_may_be_lost(sharded: ShardedApp) -> None:
     with pytest.raises(StoreUnavailableError):
         sharded.throttle.fan_out_named("another")  # the home shard may have it
     sharded.home.start()
+
+
+def test_several_lost_servers_take_the_time_of_one(sharded: ShardedApp) -> None:
+    """All shards are read at the same time."""
+
+    def seconds() -> float:
+        throttle = sharded.reload().throttle
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError):
+            throttle.fan_out_named("nightly")
+        return time.monotonic() - began
+
+    sharded.home.signal(signal.SIGSTOP)
+    one = seconds()
+    sharded.erp.signal(signal.SIGSTOP)
+    assert seconds() < 1.5 * one
+    for server in (sharded.home, sharded.erp):
+        server.signal(signal.SIGCONT)
 
 
 def test_a_limit_that_no_server_knows_needs_the_home_shard(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
+from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.limits.shards import Shard, ShardEntry
 from celery_throttle.store.client import Store
-from celery_throttle.store.keys import Keys
-from celery_throttle.worker.claims.wakeup import WakeupListener
+from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
+from celery_throttle.store.script import Call, script
+from celery_throttle.worker.claims.wakeup import Channel, WakeupListener
 from tests.servers.cluster import Cluster
 from tests.servers.server import Server, wait_until
 
@@ -22,7 +27,7 @@ class Listener(WakeupListener):
     """A listener that counts its wake-ups."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, {CHANNEL: self._count})
+        super().__init__([Channel(store, CHANNEL, self._count)])
         self.wakeups = 0
         self.woken = threading.Event()
 
@@ -90,3 +95,91 @@ def test_a_message_of_any_node_of_a_cluster_wakes(cluster: Cluster) -> None:
             with node.client() as client:
                 client.publish(CHANNEL, "")
             listener.expect(f"a message of {node.id}")
+
+
+class ShardListener(WakeupListener):
+    """A listener of several shards of a cluster, whose nodes are known, that counts wake-ups."""
+
+    def __init__(self, cluster: Cluster, count: int) -> None:
+        self.home = Store(cluster.url)
+        shards = ShardEntry("tenants", ("tenant",), count).shards
+        self.stores = {
+            shard: Store(cluster.url, prefix=shard_prefix(DEFAULT_PREFIX, shard), beside=self.home)
+            for shard in shards
+        }
+        self.wakeups = Counter[Shard]()
+        self.node_of = {
+            shard: cluster.owner_of(cluster.slot_of(shard_prefix(DEFAULT_PREFIX, shard)))
+            for shard in shards
+        }
+        for shard in shards:
+            self.call(shard)
+        super().__init__([self._channel(shard) for shard in shards])
+
+    @staticmethod
+    def _keys(shard: Shard) -> Keys:
+        return Keys(shard_prefix(DEFAULT_PREFIX, shard))
+
+    def _channel(self, shard: Shard) -> Channel:
+        name = self._keys(shard).wakeup_channel("tests")
+        return Channel(self.stores[shard], name, partial(self.wakeups.update, [shard]))
+
+    def call(self, shard: Shard) -> None:
+        self.stores[shard].probe(Call(script("read_definitions"), [self._keys(shard).limits], [""]))
+
+    def publish(self, shard: Shard) -> int:
+        """Publish as scripts do; return who has received it, as they count that."""
+        with self.node_of[shard].client() as client:
+            return int(client.publish(self._keys(shard).wakeup_channel("tests"), ""))
+
+    def expect_wakeup(self, shard: Shard) -> None:
+        before = self.wakeups[shard]
+        assert self.publish(shard) == 1
+        wait_until(lambda: self.wakeups[shard] > before, f"a wake-up of {shard}")
+
+    def close(self) -> None:
+        super().close()
+        for store in (self.home, *self.stores.values()):
+            store.close()
+
+
+def test_one_connection_to_each_node_has_the_channels_of_its_shards(cluster: Cluster) -> None:
+    """A script counts who has received its message, and a node counts its own subscribers."""
+    listener = ShardListener(cluster, 6)
+    listener.start()
+    wait_until(lambda: len(listener.wakeups) == 6, "all subscriptions")
+    for shard in listener.stores:
+        listener.expect_wakeup(shard)
+    for node in cluster.masters():
+        with node.client() as client:
+            assert len(client.client_list("pubsub")) == 1
+    listener.close()
+
+
+def test_a_lost_node_silences_its_own_channels_only(cluster: Cluster) -> None:
+    listener = ShardListener(cluster, 6)
+    listener.start()
+    wait_until(lambda: len(listener.wakeups) == 6, "all subscriptions")
+    lost = next(node for node in cluster.masters() if node is not cluster.owner)
+    gone = [shard for shard, node in listener.node_of.items() if node is lost]
+    others = [shard for shard, node in listener.node_of.items() if node is not lost]
+    lost.signal(signal.SIGSTOP)
+    for shard in gone[:1]:
+        with pytest.raises(StoreUnavailableError):
+            listener.call(shard)
+    for shard in others:
+        listener.expect_wakeup(shard)
+    listener.wakeups.clear()
+    lost.signal(signal.SIGCONT)
+    for shard in gone:
+        wait_until(lambda: _is_back(listener, shard), "a node that is back")  # noqa: B023
+    wait_until(lambda: {*gone} <= {*listener.wakeups}, "subscriptions to the node that is back")
+    for shard in listener.stores:
+        listener.expect_wakeup(shard)
+    listener.close()
+
+
+def _is_back(listener: ShardListener, shard: Shard) -> bool:
+    with suppress(StoreError):
+        listener.call(shard)
+    return not listener.stores[shard].breaker.is_open

@@ -1,0 +1,57 @@
+"""Heartbeats find out that a lost server is back, also one that was lost before they began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+
+from celery_throttle import StoreUnavailableError, Throttle
+from celery_throttle.worker.health.membership import Heartbeats, Membership
+from celery_throttle.worker.health.queues import WorkerQueues
+from tests.servers.server import Server, wait_until
+
+
+@pytest.fixture
+def called() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def membership(own_server: Server, called: list[str]) -> Iterator[Membership]:
+    """That of a worker without limits, which does not send a heartbeat before its thread does."""
+    app = Celery("members", set_as_current=False)
+    throttle = Throttle(app, {}, url=own_server.url)
+    membership = Membership(
+        throttle,
+        "worker",
+        WorkerQueues(throttle, lambda: None),
+        names_in=list,
+        on_return=lambda: called.append("return"),
+        on_heartbeat=lambda: called.append("heartbeat"),
+    )
+    heartbeats = Heartbeats([membership])
+    heartbeats.start()
+    yield membership
+    heartbeats.stop()
+    throttle.store.close()
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_lost_server_is_called_until_it_is_back(
+    own_server: Server, membership: Membership, called: list[str], *, is_watched: bool
+) -> None:
+    """Without a watcher: the app has called the server before it had a worker."""
+    store = membership.throttle.store
+    if is_watched:
+        store.breaker.watcher = lambda _: membership.reconnect()
+    own_server.stop()
+    with pytest.raises(StoreUnavailableError):
+        store.run(membership.call())
+    store.breaker.watcher = lambda _: membership.reconnect()
+    membership.wake_up()
+    own_server.start()
+    wait_until(lambda: "heartbeat" in called, "a heartbeat")
+    assert called == ["return", "heartbeat"]
+    assert not store.breaker.is_open
