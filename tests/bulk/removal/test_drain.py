@@ -29,6 +29,7 @@ from celery_throttle.operations.waiting import (
     park_call,
     quarantine_call,
 )
+from celery_throttle.store.script import Call
 from celery_throttle.tasks.messages.publishing import publish
 from tests.bulk.fan_out.test_messages import OPTIONS, describe
 from tests.bulk.removal.conftest import MakeSite, Site
