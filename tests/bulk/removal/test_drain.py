@@ -22,8 +22,14 @@ from celery_throttle import (
 from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.publisher import QueuePublisher
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
-from celery_throttle.operations.waiting import WaitingTask, claim_call, park, park_call
-from celery_throttle.store.script import Call, script
+from celery_throttle.operations.waiting import (
+    WaitingTask,
+    claim_call,
+    park,
+    park_call,
+    quarantine_call,
+)
+from celery_throttle.store.script import Call
 from celery_throttle.tasks.messages.publishing import publish
 from tests.bulk.fan_out.test_messages import OPTIONS, describe
 from tests.bulk.removal.conftest import MakeSite, Site
@@ -484,8 +490,7 @@ def test_tasks_in_quarantine(site: Site) -> None:
     keys = site.throttle.keys
     queue = list(keys.queue(site.throttle.qualify("celery")))
     site.throttle.store.run(claim_call(keys, "worker", queue, range(1, 2), lease=60))
-    names = [keys.workers, keys.claims("worker"), keys.quarantine]
-    site.throttle.store.run(Call(script("quarantine"), names, ["", "worker", 1, "1 call"]))
+    site.throttle.store.run(quarantine_call(keys, "worker", 1, "1 call"))
     assert site.throttle["api"].count_waiting().waiting == 3
     assert site.throttle["mail"].drain() == Removal(0, 0, 0, 0)
     assert site.throttle["api"].drain() == Removal(3, 0, 0, 0)
