@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-import redis
 
 from tests.docs import pages
 from tests.programs import ROOT, run_python, search_path
@@ -57,25 +57,23 @@ needs_pytest_django = pytest.mark.skipif(
 @needs_pytest_django
 @pytest.mark.thorough
 def test_its_own_tests_pass_and_leave_the_broker_of_the_shell_alone(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, client: Any
 ) -> None:
     env = {"SHOP_BROKER_URL": redis_url}
     run_python("-m", "pytest", "-p", "no:cacheprovider", str(SHOP), env=env, cwd=tmp_path)
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.dbsize() == 0
+    assert client.dbsize() == 0
 
 
 @needs_pytest_django
 def test_its_own_tests_send_nothing_to_a_broker_that_celery_prefers(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, client: Any
 ) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(SHOP)]
     env = {**os.environ, "PYTHONPATH": search_path(), "CELERY_BROKER_URL": redis_url}
     done = subprocess.run(
         command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.dbsize() == 0
+    assert client.dbsize() == 0
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"CELERY_BROKER_URL={redis_url} is set" in done.stderr
 

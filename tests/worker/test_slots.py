@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -106,61 +106,59 @@ def fleet(start_worker: StartWorker, redis_url: str, pool: str) -> Fleet:
     return Fleet(start_worker, redis_url, pool)
 
 
-def test_never_more_than_there_are(redis_url: str, fleet: Fleet, pool: str) -> None:
+def test_never_more_than_there_are(redis_url: str, client: Any, fleet: Fleet, pool: str) -> None:
     task, most, tasks, held = ("both", 2, 30, 1) if pool == "solo" else ("ten", 10, 100, 10)
     # Any worker may get the messages of all tasks that are held, and has a process for each.
     for worker in [fleet.start(held, wait=False) for _ in range(3)]:
         worker.wait_until_ready()
-    with redis.Redis.from_url(redis_url) as client:
-        send_holding_first(client, redis_url, task, tasks, 0.1, held=held)
-        wait_until(client, "end", tasks)
-        assert numbers(client, "begin") == list(range(tasks))
-        assert most_at_once(notes(client), {}) == most
-        deadline = time.monotonic() + PATIENCE
-        while not slots_free(client, task):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        client.delete("slots-notes", "slots-end")
+    send_holding_first(client, redis_url, task, tasks, 0.1, held=held)
+    wait_until(client, "end", tasks)
+    assert numbers(client, "begin") == list(range(tasks))
+    assert most_at_once(notes(client), {}) == most
+    deadline = time.monotonic() + PATIENCE
+    while not slots_free(client, task):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    client.delete("slots-notes", "slots-end")
 
 
 @pytest.mark.pools("prefork", "threads", "gevent", "eventlet")
-def test_a_slot_beside_a_rate(redis_url: str, fleet: Fleet) -> None:
+def test_a_slot_beside_a_rate(redis_url: str, client: Any, fleet: Fleet) -> None:
     """Not with solo: one worker runs one task at once in any case."""
     fleet.start(5)
-    with redis.Redis.from_url(redis_url) as client:
-        send_holding_first(client, redis_url, "both", 40, 0.02, held=2)
-        wait_until(client, "end", 40)
-        assert most_at_once(notes(client), {}) == 2
-        client.delete("slots-notes", "slots-end")
+    send_holding_first(client, redis_url, "both", 40, 0.02, held=2)
+    wait_until(client, "end", 40)
+    assert most_at_once(notes(client), {}) == 2
+    client.delete("slots-notes", "slots-end")
 
 
 def test_tasks_that_waited_for_a_process_go_behind_those_in_line(
-    redis_url: str, fleet: Fleet
+    redis_url: str, client: Any, fleet: Fleet
 ) -> None:
     fleet.start(1)
     send(redis_url, "one", [(number, 0.01) for number in range(30)])
-    with redis.Redis.from_url(redis_url) as client:
-        wait_until(client, "end", 30)
-        assert [note.number for note in notes(client) if note.kind == "begin"] == list(range(30))
-        client.delete("slots-notes")
+    wait_until(client, "end", 30)
+    assert [note.number for note in notes(client) if note.kind == "begin"] == list(range(30))
+    client.delete("slots-notes")
 
 
-def test_leases_go_on_while_a_task_keeps_its_worker_busy(redis_url: str, fleet: Fleet) -> None:
+def test_leases_go_on_while_a_task_keeps_its_worker_busy(
+    redis_url: str, client: Any, fleet: Fleet
+) -> None:
     worker = fleet.start(1, lease=SHORT_LEASE)
     send(redis_url, "one", [(0, None), (1, 0)])
-    with redis.Redis.from_url(redis_url) as client:
-        wait_until(client, "begin", 1)
-        limiter = Limiter(redis_url)
-        deadline = time.monotonic() + 1.3 * SHORT_LEASE
-        while time.monotonic() < deadline:
-            with pytest.raises(Throttled), limiter["one"].slot():
-                raise AssertionError(worker.log())
-            time.sleep(0.1)
-        limiter.store.close()
-        client.set("slots-end", 1)
-        wait_until(client, "end", 2)
-        assert numbers(client, "begin") == [0, 1]
-        client.delete("slots-notes", "slots-end")
+    wait_until(client, "begin", 1)
+    limiter = Limiter(redis_url)
+    deadline = time.monotonic() + 1.3 * SHORT_LEASE
+    while time.monotonic() < deadline:
+        with pytest.raises(Throttled), limiter["one"].slot():
+            raise AssertionError(worker.log())
+        time.sleep(0.1)
+    limiter.store.close()
+    client.set("slots-end", 1)
+    wait_until(client, "end", 2)
+    assert numbers(client, "begin") == [0, 1]
+    client.delete("slots-notes", "slots-end")
 
 
 #: How tasks can end. Only prefork outlives the end of a task's process, and Celery has time limits
@@ -168,22 +166,23 @@ def test_leases_go_on_while_a_task_keeps_its_worker_busy(redis_url: str, fleet: 
 ENDS = {"prefork": ["time", "die"], "gevent": ["time"]}
 
 
-def test_given_back_however_a_task_ends(redis_url: str, fleet: Fleet, pool: str) -> None:
+def test_given_back_however_a_task_ends(
+    redis_url: str, client: Any, fleet: Fleet, pool: str
+) -> None:
     worker = fleet.start(2)
     hows = ["fail", "retry", *ENDS.get(pool, ()), "return"]
     send(redis_url, "ends", list(enumerate(hows)))
-    with redis.Redis.from_url(redis_url) as client:
-        wait_until(client, "begin", len(hows))
-        begun = sorted([*range(len(hows)), hows.index("retry")])
-        deadline = time.monotonic() + PATIENCE
-        while numbers(client, "begin") != begun or not slots_free(client, "one"):
-            assert time.monotonic() < deadline, worker.log()
-            time.sleep(0.05)
-        client.delete("slots-notes")
+    wait_until(client, "begin", len(hows))
+    begun = sorted([*range(len(hows)), hows.index("retry")])
+    deadline = time.monotonic() + PATIENCE
+    while numbers(client, "begin") != begun or not slots_free(client, "one"):
+        assert time.monotonic() < deadline, worker.log()
+        time.sleep(0.05)
+    client.delete("slots-notes")
 
 
 def test_killed_workers_slots_are_back_within_the_lease(
-    redis_url: str, fleet: Fleet, pool: str
+    redis_url: str, client: Any, fleet: Fleet, pool: str
 ) -> None:
     task, most, tasks = ("both_late", 2, 30) if pool == "solo" else ("ten_late", 10, 120)
     killed: dict[str, float] = {}
@@ -191,21 +190,20 @@ def test_killed_workers_slots_are_back_within_the_lease(
     for worker in workers:
         worker.wait_until_ready()
     send(redis_url, task, [(number, 0.1) for number in range(tasks)])
-    with redis.Redis.from_url(redis_url) as client:
-        # Celery's Redis transport loses what it is handing over, see test_crash.py.
-        deadline = time.monotonic() + PATIENCE
-        while client.exists("slots") or client.exists("unacked"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        for victim in workers:
-            running = len(notes(client))
-            wait_until(client, "begin", min(tasks, running // 2 + most + 2))
-            victim.kill()
-            killed[victim.hostname] = time.time()
-            victim.wait()
-            fleet.start(6, wait=False, lease=SHORT_LEASE)
-        wait_until(client, "end", tasks)
-        found, ended = notes(client), set(numbers(client, "end"))
-        client.delete("slots-notes")
+    # Celery's Redis transport loses what it is handing over, see test_crash.py.
+    deadline = time.monotonic() + PATIENCE
+    while client.exists("slots") or client.exists("unacked"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    for victim in workers:
+        running = len(notes(client))
+        wait_until(client, "begin", min(tasks, running // 2 + most + 2))
+        victim.kill()
+        killed[victim.hostname] = time.time()
+        victim.wait()
+        fleet.start(6, wait=False, lease=SHORT_LEASE)
+    wait_until(client, "end", tasks)
+    found, ended = notes(client), set(numbers(client, "end"))
+    client.delete("slots-notes")
     assert most_at_once(found, killed) <= most
     assert ended == set(range(tasks))
