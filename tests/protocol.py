@@ -17,6 +17,7 @@ from celery_throttle.limits.requirement import Costs, LimitsLike, Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, read_takes
 from celery_throttle.operations.waiting import (
     Kept,
+    LineTasks,
     Mode,
     WaitingTask,
     claim_call,
@@ -155,14 +156,10 @@ class Protocol:
         )
         call = park_call(
             keys,
-            queue,
-            [task],
+            [LineTasks(queue, [task], temporary=temporary, kept=kept, task_name="task")],
             remember=60.0,
             lease=lease / SECOND,
             acknowledged=acknowledged,
-            temporary=temporary,
-            kept=kept,
-            task_name="task",
             now=self.now,
         )
         ((outcome, *about),) = self.store.run(call)

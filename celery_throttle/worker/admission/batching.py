@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ class DecisionBatch:
     Requests for slots come here: when a process becomes free, all that waited for it come to the
     gate at once, before the end of the task that had the process is known; its slot is for the
     first in line. So do all requests while the server is slow; those for a limit that was full a
-    moment ago, to join their line together; and tasks that a limit refused in their bodies, from
+    moment ago, to join their lines together; and tasks that a limit refused in their bodies, from
     whatever thread they ended in. To Celery they stay reserved, without a process.
 
     Args:
@@ -90,12 +90,10 @@ def book_or_park(
 
     Returns the result of each; see :meth:`.WaitingPolicy.park`.
     """
-    groups: dict[Hashable, list[Candidate]] = {}
-    for candidate in candidates:
-        groups.setdefault(waiting.group_of(candidate), []).append(candidate)
-    plans = [waiting.park(group) for group in groups.values()]
+    groups = waiting.divide(candidates)
+    plans = [waiting.park(group) for group in groups]
     results: dict[Any, Status | Exception] = {}
-    for group, found in zip(groups.values(), run_together(throttle, backoff, plans), strict=True):
+    for group, found in zip(groups, run_together(throttle, backoff, plans), strict=True):
         each = [found] * len(group) if isinstance(found, Exception) else found
         results.update((one.request, result) for one, result in zip(group, each, strict=True))
     parked = [request for request, result in results.items() if result is Status.PARKED]
