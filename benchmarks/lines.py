@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.stage import LINES
 from celery_throttle import Limiter
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.waiting import WaitingTask, claim_call, park_call
+from celery_throttle.operations.waiting import LineTasks, WaitingTask, claim_call, park_call
 from celery_throttle.store.script import Call
 
 WORKER = "benchmark"
@@ -30,13 +30,33 @@ def park(
     acknowledged: Sequence[str] = (),
 ) -> Call:
     """Return the call by which a worker without a free process parks tasks with the same limits."""
+    return _park_lines(
+        limiter, [_line_tasks(limiter, items, *ids, queue=queue)], acknowledged=acknowledged
+    )
+
+
+def park_at(limiter: Limiter, tasks: Mapping[str, ItemLike]) -> Call:
+    """Return the call by which such a worker parks tasks, by their ids, at one limit each."""
+    return _park_lines(limiter, [_line_tasks(limiter, [item], one) for one, item in tasks.items()])
+
+
+def _line_tasks(
+    limiter: Limiter, items: Sequence[ItemLike], *ids: str, queue: str = LINES
+) -> LineTasks:
     requirement = limiter.require([limiter[item] for item in items], 1)
     tasks = [
         WaitingTask(one, MESSAGE, requirement, rank=3, identity=f"{one} 0 0", holder=one)
         for one in ids
     ]
+    return LineTasks(queue, tasks)
+
+
+def _park_lines(
+    limiter: Limiter, lines: Sequence[LineTasks], acknowledged: Sequence[str] = ()
+) -> Call:
     return park_call(
-        *(limiter.keys, queue, tasks),
+        limiter.keys,
+        lines,
         remember=86_400.0,
         lease=_LEASE_SECONDS,
         acknowledged=acknowledged,

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from benchmarks.lines import claim, park
+from benchmarks.lines import claim, park, park_at
 from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import ROOT, Stage
 from celery_throttle import Limiter
@@ -89,6 +89,7 @@ def _measure_all(options: Options) -> Result:
                 ("a task is allowed at the gate (admit)", steps.admit, calls),
                 ("a refused task joins its line (park)", steps.park, calls),
                 ("eight refused tasks join it together", steps.park_eight, calls // 8),
+                ("eight refused tasks join a line each", steps.park_each, calls // 8),
                 ("a claim brings one task, and settles one", steps.claim, calls),
                 ("a claim brings ten tasks, and settles ten", steps.claim_ten, calls // 10),
                 ("a claim finds nothing (poll)", steps.poll, calls),
@@ -132,6 +133,12 @@ class Steps:
     def park_eight(self, times: int) -> Iterable[Callable[[], Any]]:
         """Return calls that park eight tasks each."""
         return self.park(times, size=8)
+
+    def park_each(self, times: int) -> Iterable[Callable[[], Any]]:
+        """Return calls that park eight tasks each, which wait for eight keys of a limit."""
+        for _ in range(times):
+            tasks = {f"{next(self._ids):036}": ("full", key) for key in range(8)}
+            yield self._run(park_at(self._limiter, tasks))
 
     def claim(self, times: int, size: int = 1) -> Iterable[Callable[[], Any]]:
         """Park tasks; return calls that claim some of them, and settle those of the call before."""

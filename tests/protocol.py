@@ -18,6 +18,7 @@ from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, re
 from celery_throttle.operations.waiting import (
     ClaimStatus,
     Kept,
+    LineTasks,
     Mode,
     WaitingTask,
     claim_call,
@@ -159,14 +160,10 @@ class Protocol:
         )
         call = park_call(
             keys,
-            queue,
-            [task],
+            [LineTasks(queue, [task], temporary=temporary, kept=kept, task_name="task")],
             remember=60.0,
             lease=lease / SECOND,
             acknowledged=acknowledged,
-            temporary=temporary,
-            kept=kept,
-            task_name="task",
             now=self.now,
         )
         ((outcome, *about),) = self.store.run(call)

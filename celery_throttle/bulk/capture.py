@@ -20,8 +20,7 @@ from kombu.serialization import dumps
 
 from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
-from celery_throttle.operations.plan import Plan, PlanContext
-from celery_throttle.operations.waiting import Mode, WaitingTask, park, park_call
+from celery_throttle.operations.waiting import LineTasks, Mode, WaitingTask, park
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import computed_headers
 from celery_throttle.tasks.messages import packing
@@ -194,11 +193,8 @@ class LinePublisher:
             kept = limits.kept.for_task(returns=bool(message.headers.get("retries")))
             name = message.headers["task"]
 
-            def plan(shard: PlanContext) -> Plan[Any]:
-                call = park_call(shard.keys, queue, [waiter], kept=kept, task_name=name)
-                return park(shard, call, requirement.refs)
-
-            (reply,) = throttle.run_in_shard(requirement.refs, plan)
+            line = LineTasks(queue, [waiter], kept=kept, task_name=name)
+            (reply,) = throttle.run_in_shard(requirement.refs, lambda shard: park(shard, [line]))
         except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
             logger.debug("Task %s goes to the broker: %s", task_id, error)
             return False

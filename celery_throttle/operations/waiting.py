@@ -77,52 +77,89 @@ class WaitingTask:
         return self.task_id, self.identity, self.packed, self.holder, numbers
 
 
+@dataclass(frozen=True, slots=True)
+class LineTasks:
+    """Tasks that are to join one line: all have the same limits and keys."""
+
+    queue: str  #: named with its broker
+    tasks: Sequence[WaitingTask]
+    temporary: bool = False  #: whether the broker deletes the queue with its last consumer
+    kept: Kept = Kept.ALL
+    task_name: str = ""  #: of all the tasks, needed if not all are kept
+
+    @property
+    def refs(self) -> Sequence[LimitRef]:
+        """The limits and keys of the tasks."""
+        return self.tasks[0].requirement.refs
+
+    def head(self) -> tuple[int, ...]:
+        """Return the numbers with which its arguments of ``park.lua`` begin."""
+        return len(self.tasks), len(self.refs), self.temporary, self.kept
+
+    def names(self, keys: Keys) -> list[str]:
+        """Return its keys of ``park.lua``."""
+        line = keys.line(self.queue, self.refs, self.task_name if self.kept else "")
+        names = [line, *keys.queue(self.queue)]
+        for ref in self.refs:
+            names += keys.line_limit_keys(self.queue, ref)
+        if self.temporary:
+            names.append(keys.temporary_queues)
+        if self.kept:
+            names += keys.surplus(self.queue)
+        return names
+
+    def arguments(self, keys: Keys) -> list[Argument]:
+        """Return its arguments of ``park.lua``."""
+        args: list[Argument] = []
+        for ref in self.refs:
+            args += (ref.name, keys.field(ref))
+        for task in self.tasks:
+            args += task.arguments()
+        return args
+
+
 def park_call(
     keys: Keys,
-    queue: str,
-    tasks: Sequence[WaitingTask],
+    lines: Sequence[LineTasks],
     *,
     remember: float = 1.0,
     lease: float = 0.0,
     acknowledged: Sequence[str] = (),
-    temporary: bool = False,
-    kept: Kept = Kept.ALL,
-    task_name: str = "",
     now: Argument = "",
 ) -> Call:
-    """Return the call that parks tasks, or admits one of them; see ``park.lua``.
+    """Return the call that parks tasks, or admits some of them; see ``park.lua``.
 
-    All have the same limits and keys, and wait in one ``queue``, named with its broker. Identities
-    are remembered for ``remember`` seconds. ``lease``: of slots, in seconds. ``temporary``: whether
-    the broker deletes the queue with its last consumer. ``task_name``: of all the tasks, needed if
-    not all are ``kept``. ``now``: microseconds; the server's time by default.
+    Identities are remembered for ``remember`` seconds. ``lease``: of slots, in seconds. ``now``:
+    microseconds; the server's time by default.
     """
-    refs = tasks[0].requirement.refs
-    line = keys.line(queue, refs, task_name if kept else "")
-    names = [keys.limits, keys.unacknowledged, line, *keys.queue(queue)]
-    head = pack_doubles(to_us(remember), to_us(lease), len(tasks), len(refs), kept)
-    args: list[Argument] = [now, head]
-    for ref in refs:
-        names += keys.line_limit_keys(queue, ref)
-        args += (ref.name, keys.field(ref))
-    for task in tasks:
-        args += task.arguments()
-    if temporary:
-        names.append(keys.temporary_queues)
-    if kept:
-        names += keys.surplus(queue)
-    names.append(keys.totals())
-    return Call(script("park"), names, [*args, *acknowledged])
+    heads = chain.from_iterable(line.head() for line in lines)
+    head = pack_doubles(to_us(remember), to_us(lease), len(acknowledged), len(lines), *heads)
+    names = [keys.limits, keys.unacknowledged]
+    args: list[Argument] = [now, head, *acknowledged]
+    for line in lines:
+        names += line.names(keys)
+        args += line.arguments(keys)
+    return Call(script("park"), [*names, keys.totals()], args)
 
 
 def park(
-    context: PlanContext, call: Call, refs: Sequence[LimitRef]
+    context: PlanContext,
+    lines: Sequence[LineTasks],
+    *,
+    remember: float = 1.0,
+    lease: float = 0.0,
+    acknowledged: Sequence[str] = (),
 ) -> Plan[Sequence[Sequence[Any]]]:
-    """Run a :func:`park_call`; return its replies. Limits that the server lacks are registered."""
+    """Run a :func:`park_call`; return the replies.
+
+    Limits of a single line that the server lacks are registered. If there are several lines, an
+    error of one would be an error of tasks that have joined another one.
+    """
+    call = park_call(context.keys, lines, remember=remember, lease=lease, acknowledged=acknowledged)
     replies = yield call
     unknown = next((reply for reply in replies if reply[0] == b"unknown"), None)
-    if unknown is not None:
-        yield from register_missing(context, refs, int(unknown[2]))
+    if unknown is not None and len(lines) == 1:
+        yield from register_missing(context, lines[0].refs, int(unknown[2]))
         replies = yield call
     return replies  # type: ignore[no-any-return]  # a reply has no type
 

@@ -19,7 +19,7 @@ from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, Enlist
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.lines import Claimant, WithdrawPlans
-from celery_throttle.operations.waiting import Kept, WaitingTask, park_call
+from celery_throttle.operations.waiting import Kept, LineTasks, WaitingTask, park_call
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import LINE_KINDS, SECOND, Protocol
@@ -82,15 +82,17 @@ class Traffic:
         else:
             assert outcome in ("parked", "known")
 
-    def park_together(self, tasks: Sequence[str], *, again: bool = False) -> None:
-        """Park tasks of one line by one call."""
-        protocol = self.protocol
-        limits = protocol.require(self.about[tasks[0]])
-        waiting = [
-            WaitingTask(task, b"m", limits, identity=f"{task} 0 0", redelivered=again)
-            for task in tasks
-        ]
-        call = park_call(protocol.keys, "q", waiting, remember=60.0, lease=30.0, now=protocol.now)
+    def park_together(self, *lines: Sequence[str], again: bool = False) -> None:
+        """Park tasks by one call: lists of tasks of one line each."""
+        protocol, found = self.protocol, []
+        for tasks in lines:
+            limits = protocol.require(self.about[tasks[0]])
+            waiting = [
+                WaitingTask(task, b"m", limits, identity=f"{task} 0 0", redelivered=again)
+                for task in tasks
+            ]
+            found.append(LineTasks("q", waiting))
+        call = park_call(protocol.keys, found, remember=60.0, lease=30.0, now=protocol.now)
         assert {reply[0] for reply in self.store.run(call)} <= {b"parked", b"known"}
 
     def claim(self, room: int, worker: str = "w") -> list[int]:
@@ -251,6 +253,30 @@ def test_parks_together(make: Callable[[], Traffic], limits: Sequence[ItemLike])
             traffic.park_together(tasks)
         except StoreError:
             traffic.park_together(tasks, again=True)
+            traffic.drain()
+        else:
+            assert traffic.store.whole()
+            traffic.drain()
+            return
+
+
+@pytest.mark.parametrize(("one", "another"), [SETS[:2], SETS[2:4]])
+def test_parks_of_several_lines(
+    make: Callable[[], Traffic], one: Sequence[ItemLike], another: Sequence[ItemLike]
+) -> None:
+    """Lines that share a limit or not; the second attempt is by one call, or one for each task."""
+    for command in range(1, MOST):
+        traffic = make()
+        traffic.about = {"a": one, "b": one, "c": another, "d": another}
+        traffic.store.tear("park", command)
+        try:
+            traffic.park_together("ab", "cd")
+        except StoreError:
+            if command % 2:
+                traffic.park_together("ab", "cd", again=True)
+            else:
+                for task in traffic.about:
+                    traffic.park_together(task, again=True)
             traffic.drain()
         else:
             assert traffic.store.whole()

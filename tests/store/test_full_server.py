@@ -52,6 +52,7 @@ from celery_throttle.operations.shards import (
 )
 from celery_throttle.operations.waiting import (
     ClaimStatus,
+    LineTasks,
     WaitingTask,
     claim_call,
     list_claims_call,
@@ -169,10 +170,24 @@ class Tour:
             ids.append(f"task-{self.token}")
             task = WaitingTask(ids[-1], b"message", requirement, identity=f"{ids[-1]} 0 0")
             call = park_call(
-                self.keys, self.queue, [task], remember=60.0, acknowledged=acknowledged
+                self.keys,
+                [LineTasks(self.queue, [task])],
+                remember=60.0,
+                acknowledged=acknowledged,
             )
             assert self.store.run(call)[0][0] == b"parked"
         return ids
+
+    def park_together(self, *limits: ItemLike) -> None:
+        """Let a task wait at each of some limits, by one call."""
+        lines = []
+        for limit in limits:
+            self.token += 1
+            requirement = self.throttle.require([self.throttle[limit]], 1)
+            task = WaitingTask(f"task-{self.token}", b"message", requirement)
+            lines.append(LineTasks(self.queue, [task]))
+        replies = self.store.run(park_call(self.keys, lines, remember=60.0))
+        assert [reply[0] for reply in replies] == [b"parked"] * len(limits)
 
     def claim(self, worker: str, count: int, **options: Any) -> list[int]:
         """Claim tasks, and return the tokens of those that were due."""
@@ -386,6 +401,9 @@ def read_status(tour: Tour) -> None:
     observer, ref = throttle.observer, parse_item("mail")
     ids = tour.park(("mail", "42"), "slots", count=5)
     tour.claim("w", 1)
+    tour.store.refused.discard("park")
+    tour.park_together("log", ("mail", "7"), "parts")
+    assert "park" in tour.store.refused
     tour.see(record_totals(observer))
     throttle.status()
     assert throttle.explain(ids[-1]).location == "line"

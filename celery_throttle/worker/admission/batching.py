@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ class DecisionBatch:
     Requests for slots come here: when a process becomes free, all that waited for it come to the
     gate at once, before the end of the task that had the process is known; its slot is for the
     first in line. So do all requests while the server is slow; those for a limit that was full a
-    moment ago, to join their line together; and tasks that a limit refused in their bodies, from
+    moment ago, to join their lines together; and tasks that a limit refused in their bodies, from
     whatever thread they ended in. To Celery they stay reserved, without a process.
 
     Args:
@@ -99,12 +99,10 @@ def decide_together(
 
     For the result see :meth:`.WaitingPolicy.conclude`.
     """
-    groups: dict[Hashable, list[Candidate]] = {}
-    for candidate in candidates:
-        groups.setdefault(waiting.group_of(candidate), []).append(candidate)
-    results = yield from run_together(throttle, [waiting.park(each) for each in groups.values()])
+    groups = waiting.divide(candidates)
+    results = yield from run_together(throttle, [waiting.park(each) for each in groups])
     decisions: Decisions = []
-    for group, found in zip(groups.values(), results, strict=True):
+    for group, found in zip(groups, results, strict=True):
         each = [("", found)] * len(group) if isinstance(found, Exception) else found
         decisions += [(one, *decision) for one, decision in zip(group, each, strict=True)]
     parked = [reply for _, _, reply in decisions if waiting.is_parked(reply)]

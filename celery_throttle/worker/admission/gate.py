@@ -57,7 +57,7 @@ from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
-from celery_throttle.worker.waiting.park import WaitingPolicy
+from celery_throttle.worker.waiting.park import SharedCallError, WaitingPolicy
 
 logger = get_logger(__name__)
 
@@ -292,7 +292,8 @@ class Gate:
 
     def _conclude(self, result: Status | Exception | None, request: Any) -> Status:
         """Return the status of one request of a batch; decide once more if it has no reply."""
-        if result is None or isinstance(result, (StoreUnavailableError, UnknownLimitError)):
+        again = (StoreUnavailableError, SharedCallError, UnknownLimitError)
+        if result is None or isinstance(result, again):
             return self.recovery.run(request, self._decide_alone)
         if isinstance(result, Exception):
             return self.recovery.fail_or_delay(request, result)

@@ -6,7 +6,7 @@ of its own, see ``broker_wait.lua``. It keeps that time however often it goes ba
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,9 @@ class BrokerWaitPolicy(WaitingPolicy):
 
     in_lines = False
 
-    def group_of(self, candidate: Candidate) -> Hashable:
+    def divide(self, candidates: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
         """See :class:`WaitingPolicy`: each task is decided alone."""
-        return id(candidate.request)
+        return [[candidate] for candidate in candidates]
 
     def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
         ((candidate, holder),) = group

@@ -1,6 +1,6 @@
 """Parking: a task that may not run now joins its line and leaves the worker.
 
-One call parks the tasks of one line that come to the gate together, see ``DecisionBatch``.
+One call parks the tasks that come to the gate together, see ``DecisionBatch``.
 
 Laws at stake here: *never lost* (parked first, acknowledged after) and *never in the way* (a parked
 task is in Redis, and nowhere in this worker).
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from celery.worker import state
@@ -22,6 +23,7 @@ from celery_throttle.errors import (
     KeysFullError,
     QueueFullError,
     StoreError,
+    StoreUnavailableError,
     ThrottleError,
     WaitTooLongError,
 )
@@ -31,7 +33,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import read_takes
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.operations.waiting import Kept, Mode, WaitingTask, park, park_call
+from celery_throttle.operations.waiting import Kept, LineTasks, Mode, WaitingTask, park
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
@@ -59,6 +61,13 @@ class Candidate(NamedTuple):
     may_run: bool  #: whether there is a process for it
 
 
+class SharedCallError(StoreError):
+    """A call about several tasks failed, and any of them may be the cause.
+
+    Each is decided alone, so that a damaged message, or damaged data of a limit, stops no others.
+    """
+
+
 @dataclass(eq=False, repr=False)
 class WaitingPolicy(ABC):
     """How tasks of one worker wait: in lines, or at the broker."""
@@ -71,8 +80,8 @@ class WaitingPolicy(ABC):
     in_lines: ClassVar[bool]
 
     @abstractmethod
-    def group_of(self, candidate: Candidate) -> Hashable:
-        """Return what is equal for all candidates that one call may decide about."""
+    def divide(self, candidates: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
+        """Divide candidates into groups, for each of which there is one call of :meth:`park`."""
 
     def park(
         self, group: Sequence[Candidate]
@@ -82,22 +91,16 @@ class WaitingPolicy(ABC):
         Returns for each task the holder of the slots that it may have taken, and the reply, or a
         ``StoreError`` if the server cannot be asked; see :meth:`conclude`.
         """
-        decisions: list[tuple[str, Sequence[Any] | StoreError]] = []
-        while len(decisions) < len(group):
-            rest = [(one, self._holder(one.request)) for one in group[len(decisions) :]]
-            try:
-                replies = yield from self._ask(rest)
-            except StoreError as error:
-                decisions += [(holder, error) for _, holder in rest]
-            else:
-                decisions += [
-                    (holder, reply) for (_, holder), reply in zip(rest, replies, strict=False)
-                ]
-        return decisions
+        asked = [(one, self._holder(one.request)) for one in group]
+        try:
+            replies = yield from self._ask(asked)
+        except StoreError as error:
+            return [(holder, error) for _, holder in asked]
+        return [(holder, reply) for (_, holder), reply in zip(asked, replies, strict=True)]
 
     @abstractmethod
     def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
-        """Let the server decide about a group; replies may be missing for the last ones.
+        """Let the server decide about a group; return the reply for each.
 
         The texts are the holders of the slots that they take.
         """
@@ -215,28 +218,52 @@ class ParkingPolicy(WaitingPolicy):
     def __post_init__(self) -> None:
         self._acknowledging: deque[tuple[float, str]] = deque()
 
-    def group_of(self, candidate: Candidate) -> Hashable:
-        """See :class:`WaitingPolicy`: tasks of one line join it together."""
+    def divide(self, candidates: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
+        """See :class:`WaitingPolicy`: all join their lines together."""
+        return [candidates] if candidates else []
+
+    def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
+        try:
+            return (yield from self._ask_by_line(group))
+        except StoreUnavailableError:
+            raise
+        except Exception as error:
+            if len(group) == 1:
+                raise
+            raise SharedCallError(str(error)) from error
+
+    def _ask_by_line(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
+        by_line: dict[Hashable, list[int]] = {}
+        for index, (candidate, _) in enumerate(group):
+            by_line.setdefault(self._line_of(candidate), []).append(index)
+        replies = yield from park(
+            self.throttle.plans,
+            [self._line_tasks([group[index] for index in some]) for some in by_line.values()],
+            remember=tuning.REDELIVERY_MEMORY_SECONDS,
+            lease=self.throttle.settings.lease,
+            acknowledged=self.take_acknowledged(),
+        )
+        found = dict(zip(chain.from_iterable(by_line.values()), replies, strict=True))
+        return [found[index] for index in range(len(group))]
+
+    def _line_of(self, candidate: Candidate) -> Hashable:
+        """Return what is equal for all tasks of one line."""
         queue = self.routing.queue_of(candidate.request.message)
         kept = _kept(candidate)
         name = candidate.request.name if kept else ""
         return queue, candidate.requirement.refs, kept, name
 
-    def _ask(self, group: Sequence[tuple[Candidate, str]]) -> Plan[Sequence[Sequence[Any]]]:
-        first = group[0][0]
-        queue, refs = self.routing.queue_of(first.request.message), first.requirement.refs
-        call = park_call(
-            self.throttle.keys,
+    def _line_tasks(self, tasks: Sequence[tuple[Candidate, str]]) -> LineTasks:
+        """Return tasks of one line, with the holders of their slots, for the call."""
+        first = tasks[0][0]
+        queue = self.routing.queue_of(first.request.message)
+        return LineTasks(
             self.throttle.qualify(queue),
-            [self._waiting_task(one, holder, queue) for one, holder in group],
-            remember=tuning.REDELIVERY_MEMORY_SECONDS,
-            lease=self.throttle.settings.lease,
-            acknowledged=self.take_acknowledged(),
+            [self._waiting_task(one, holder, queue) for one, holder in tasks],
             temporary=self.routing.is_temporary(queue),
             kept=_kept(first),
             task_name=first.request.name,
         )
-        return (yield from park(self.throttle.plans, call, refs))
 
     def _waiting_task(self, candidate: Candidate, holder: str, queue: str) -> WaitingTask:
         request, limits, requirement, may_run = candidate

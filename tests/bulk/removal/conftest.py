@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from celery_throttle import Throttle
-from celery_throttle.operations.waiting import WaitingTask, park, park_call
+from celery_throttle.operations.waiting import LineTasks, WaitingTask, park
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import rank_of
 
@@ -76,8 +76,9 @@ class Site:
             identity=packing.identity(fields["id"], fields),
             **options,
         )
-        call = park_call(self.throttle.keys, self.throttle.qualify(queue), [task], remember=60.0)
-        ((outcome, *_),) = self.throttle.run_plan(park(self.throttle.plans, call, requirement.refs))
+        lines = [LineTasks(self.throttle.qualify(queue), [task])]
+        plan = park(self.throttle.plans, lines, remember=60.0)
+        ((outcome, *_),) = self.throttle.run_plan(plan)
         return str(outcome.decode())
 
     def waiting(self) -> int:

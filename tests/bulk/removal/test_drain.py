@@ -23,10 +23,10 @@ from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.publisher import QueuePublisher
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
 from celery_throttle.operations.waiting import (
+    LineTasks,
     WaitingTask,
     claim_call,
     park,
-    park_call,
     quarantine_call,
 )
 from celery_throttle.store.script import Call
@@ -272,8 +272,7 @@ def test_a_queue_that_is_full(
 def park_elsewhere(site: Site, queue: str) -> None:
     requirement = site.throttle.require(["api"], 1)
     task = WaitingTask(f"in {queue}", b"message", requirement)
-    call = park_call(site.throttle.keys, queue, [task])
-    site.throttle.run_plan(park(site.throttle.plans, call, requirement.refs))
+    site.throttle.run_plan(park(site.throttle.plans, [LineTasks(queue, [task])]))
 
 
 def test_queues_of_other_brokers(site: Site) -> None:

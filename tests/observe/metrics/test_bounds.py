@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.operations.waiting import WaitingTask, park_call
+from celery_throttle.operations.waiting import LineTasks, WaitingTask, park_call
 from tests.observe.metrics.page import read_page
 from tests.protocol import Protocol
 
@@ -15,7 +15,8 @@ def park(lines: Protocol, names: list[str], keys: range) -> None:
     """Let a task of each key wait."""
     for name in names:
         calls = [
-            park_call(lines.keys, QUEUE, [_task(lines, name, key)], now=lines.now) for key in keys
+            park_call(lines.keys, [LineTasks(QUEUE, [_task(lines, name, key)])], now=lines.now)
+            for key in keys
         ]
         lines.store.run_all(calls)
 

@@ -20,7 +20,7 @@ from celery_throttle.worker.health.loop_calls import run_in_place
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import RETRY_SECONDS
-from celery_throttle.worker.waiting.park import Candidate, identity
+from celery_throttle.worker.waiting.park import Candidate, SharedCallError, identity
 
 
 class Request(GatedRequest):
@@ -38,6 +38,10 @@ class Request(GatedRequest):
 
     def revoked(self) -> bool:
         return self.is_revoked()
+
+
+def _one_by_one(candidates: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
+    return [[one] for one in candidates]
 
 
 class Bench:
@@ -69,7 +73,7 @@ class Bench:
             self.throttle,
             SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
                 in_lines=True,
-                group_of=id,
+                divide=_one_by_one,
                 park=self._park,
                 is_parked=lambda _: False,
                 conclude=self._conclude,
@@ -179,8 +183,9 @@ def test_what_the_server_refuses_is_not_asked_again_at_once(bench: Bench) -> Non
     assert bench.tries == 3
 
 
-def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench) -> None:
-    errors = [StoreUnavailableError("cut")]
+@pytest.mark.parametrize("error", [StoreUnavailableError("cut"), SharedCallError("damaged")])
+def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreError) -> None:
+    errors = [error]
     request = bench.request(lambda: failing(errors.pop())() if errors else 0.0)
     bench.decide(request)
     assert bench.brought == [request]

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_throttle import StoreError, Throttle
+from celery_throttle import StoreError, Throttle, UnknownLimitError
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.waiting import Kept
 from celery_throttle.worker.admission.batching import Decisions, decide_together
 from celery_throttle.worker.health.loop_calls import run_in_place
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
-from celery_throttle.worker.waiting.park import Candidate, ParkingPolicy
+from celery_throttle.worker.waiting import park
+from celery_throttle.worker.waiting.park import Candidate, ParkingPolicy, SharedCallError
 from tests.servers.server import Server
 
 
@@ -25,17 +28,28 @@ def policy(own_server: Server) -> Iterator[ParkingPolicy]:
         app.conf.throttle_replicas = 1
         throttle = Throttle(app, {"api": "1/h"}, url=own_server.url)
         slots = TaskSlots("worker", lambda: None)
-        nowhere: Any = None
-        yield ParkingPolicy(throttle, slots, lambda: 1, nowhere, on_parked=lambda _: None)
+        routing: Any = SimpleNamespace(
+            queue_of=lambda _: "celery", is_temporary=lambda _: False, rank_of=lambda _: 0
+        )
+        yield ParkingPolicy(throttle, slots, lambda: 1, routing, on_parked=lambda _: None)
         throttle.store.close()
 
 
 class Request:
-    """A request as far as leaving the worker goes."""
+    """A request as far as joining a line and leaving the worker go."""
 
     def __init__(self, number: int) -> None:
         self.id, self.request_dict = f"task-{number}", dict[str, Any]()
-        self.message = SimpleNamespace()
+        self.name, self.hostname, self.expires = "task", "worker", None
+        self.delivery_info = dict[str, Any]()
+        self.message = SimpleNamespace(
+            body="[]",
+            headers={},
+            properties={},
+            delivery_info={},
+            content_type="application/json",
+            content_encoding="utf-8",
+        )
         self.throttle_state = TaskState(self)
         self.is_acknowledged = False
 
@@ -48,12 +62,11 @@ def decide(
 ) -> Decisions:
     """Decide about as many requests as there are replies of the script."""
 
-    def park(_group: Sequence[Candidate]) -> Plan[list[tuple[str, Sequence[Any]]]]:
+    def park_group(_group: Sequence[Candidate]) -> Plan[list[tuple[str, Sequence[Any]]]]:
         yield from ()
         return [("holder", reply) for reply in replies]
 
-    monkeypatch.setattr(policy, "park", park)
-    monkeypatch.setattr(policy, "group_of", lambda _: "a line")
+    monkeypatch.setattr(policy, "park", park_group)
     nothing: Any = SimpleNamespace(refs=())
     candidates = [
         Candidate(Request(number), nothing, nothing, may_run=True) for number in range(len(replies))
@@ -91,3 +104,72 @@ def test_without_replicas_no_task_is_acknowledged(
     assert policy.conclude(*decision) is error
     assert candidate.request.throttle_state.in_doubt
     assert candidate.request.throttle_state.status is Status.RECEIVED
+
+
+@pytest.fixture
+def candidates(policy: ParkingPolicy, monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
+    """Tasks of a line each."""
+    monkeypatch.setattr(park, "announce_wait", lambda *_, **__: None)
+    policy.throttle.register()
+    limits: Any = SimpleNamespace(kept=Kept.ALL, max_wait=None, settles=False)
+    return [
+        Candidate(
+            Request(number),
+            limits,
+            policy.throttle.require([policy.throttle["api", number]], 1),
+            may_run=False,
+        )
+        for number in range(3)
+    ]
+
+
+def statuses(policy: ParkingPolicy, candidates: Sequence[Candidate]) -> list[Any]:
+    """Return what becomes of tasks that are parked by one call; of an error its class."""
+    (group,) = policy.divide(candidates)
+    decisions = policy.throttle.run_plan(policy.park(group))
+    results = [
+        policy.conclude(one, *decision) for one, decision in zip(group, decisions, strict=True)
+    ]
+    return [type(one) if isinstance(one, Exception) else one for one in results]
+
+
+def test_tasks_of_several_lines_are_parked_by_one_call(
+    policy: ParkingPolicy, candidates: list[Candidate], own_server: Server
+) -> None:
+    with own_server.client() as client:
+        client.config_resetstat()
+        assert statuses(policy, candidates) == [Status.PARKED] * 3
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 2  # it loads the script
+        assert len(client.keys("*:line:*")) == 3
+
+
+def test_a_damaged_limit_stops_no_task_of_another(
+    policy: ParkingPolicy, candidates: list[Candidate], own_server: Server
+) -> None:
+    with own_server.client() as client:
+        keys = policy.throttle.keys
+        client.hset(keys.limits, keys.field(LimitRef("api", "1")), "damaged")
+    assert statuses(policy, candidates) == [SharedCallError] * 3
+    assert all(one.request.throttle_state.in_doubt for one in candidates)
+    alone = [statuses(policy, [one]) for one in candidates]
+    assert alone == [[Status.PARKED], [StoreError], [Status.PARKED]]
+
+
+def test_a_damaged_message_stops_no_other_task(
+    policy: ParkingPolicy, candidates: list[Candidate]
+) -> None:
+    candidates[1].request.message.headers = {"head": object()}
+    assert statuses(policy, candidates) == [SharedCallError] * 3
+    assert statuses(policy, candidates[:1]) == [Status.PARKED]
+
+
+def test_a_limit_that_is_unknown_stops_no_task_of_another(
+    policy: ParkingPolicy, candidates: list[Candidate], own_server: Server
+) -> None:
+    """It is registered when its task is decided alone."""
+    policy.throttle["api", 0].define("2/h")
+    with own_server.client() as client:
+        client.hdel(policy.throttle.keys.limits, "api")
+    unknown = UnknownLimitError
+    assert statuses(policy, candidates) == [Status.PARKED, unknown, unknown]
+    assert statuses(policy, candidates[1:2]) == [Status.PARKED]

@@ -77,7 +77,8 @@ local function begin_line(line, descriptor, is_alone, wait, bottleneck) -- rare
 end
 
 -- Add a task with its packed row to a line. If the line is not known yet, it waits at the limit `bottleneck` (0 for
--- any), which has room for it after a wait (us). `is_behind`: whether it is known that others come before it.
+-- any), which has room for it after a wait (us). `is_behind`: whether it is known that others come before it. Returns the
+-- index of the limit at which the line waits.
 local function join_line(line, descriptor, id, score, row, wait, bottleneck, is_behind)
   local queue, known = descriptor.queue, redis.call('HGET', descriptor.queue[LINES], line)
   if descriptor.temporary then
@@ -86,8 +87,8 @@ local function join_line(line, descriptor, id, score, row, wait, bottleneck, is_
   redis.call('ZADD', line, score, id)
   local is_first = not is_behind and redis.call('ZRANK', line, id) == 0
   local is_alone = is_first and redis.call('ZCARD', line) == 1
+  local limit_index = known and string.byte(known, 1) or math.max(1, bottleneck)
   if known then
-    local limit_index = string.byte(known, 1)
     local limit_keys = descriptor.limits[limit_index] or select(2, unpack_descriptor(known)).limits[limit_index]
     change_backlog(limit_keys, 1)
     if is_first then
@@ -100,6 +101,7 @@ local function join_line(line, descriptor, id, score, row, wait, bottleneck, is_
   if descriptor.fan_out then
     change_fan_out_waiting(descriptor.fan_out, 1)
   end
+  return limit_index
 end
 
 -- Add tasks behind the first of their line, which is known: `members` are scores and ids, `rows` ids and packed rows.
@@ -117,13 +119,15 @@ local function join_behind(line, descriptor, members, rows) -- rare
   end
 end
 
--- Add the first task of a line, and wake a worker that would otherwise poll too late for it.
+-- Add the first task of a line, and wake a worker that would otherwise poll too late for it. Returns what `join_line`
+-- returns.
 local function join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   local earliest = redis.call('ZRANGE', descriptor.queue[DUE], 0, 0, 'WITHSCORES')[2]
-  join_line(line, descriptor, id, score, row, wait, bottleneck)
+  local limit_index = join_line(line, descriptor, id, score, row, wait, bottleneck)
   if not earliest or now + wait < tonumber(earliest) then
     wake(descriptor.queue[POLLS], now + wait)
   end
+  return limit_index
 end
 
 -- Let a task of a line end as revoked: write it to the surplus line. The caller removes it from its own line. Returns
