@@ -10,6 +10,7 @@ connecting it is raised, as ``hiredis.ReplyError``. Connections for asyncio, in
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
@@ -33,6 +34,9 @@ from celery_throttle.limits.duration import MICROSECONDS
 
 #: Seconds for which an idle connection need not be tested: no server restarts in less.
 FRESH_SECONDS = 0.05
+
+#: How long (s) a read waits in the kernel at a time. A worker's loop then does something else.
+TICK_SECONDS = 0.05
 
 _READ_SIZE = 65536
 
@@ -115,6 +119,7 @@ class Connection:
         "_poll",
         "_reader",
         "_socket",
+        "_ticks",
         "_unsent",
         "address",
         "generation",
@@ -130,7 +135,9 @@ class Connection:
         self._unsent = b""
         self._is_green = _is_green()
         self._poll: Any = None
-        _set_kernel_timeout(self._socket)
+        #: How often the kernel's timeout passes until that of the connection has. 0: the kernel has
+        #: none, as Python waits for the socket.
+        self._ticks = _set_kernel_timeout(self._socket)
 
     @classmethod
     def open(cls, address: Address) -> Connection:
@@ -155,6 +162,9 @@ class Connection:
             return not self._connection.can_read(0)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             return False
+        finally:
+            if self._ticks:
+                self._socket.settimeout(None)  # redis-py may have set its own
 
     def send(self, data: bytes) -> None:
         """Send commands."""
@@ -175,20 +185,22 @@ class Connection:
         self._unsent = data[sent:]
 
     def read_within(self, seconds: float) -> Any:
-        """Read one reply; False if it is not complete within the seconds, and :meth:`read` may.
+        """Read one reply; False if it is not complete in time, and :meth:`read` may wait longer.
 
-        With gevent and eventlet it is complete, or an error is raised: only a greenlet waits.
+        Plain sockets wait for :data:`TICK_SECONDS`, unless ``seconds`` is 0 or less. With gevent
+        and eventlet, where only a greenlet waits, this is :meth:`read`.
         """
         if self._is_green:
             return self.read()
-        reader, ends_at = self._reader, 0.0
+        reader = self._reader
         reply = reader.gets()
         while reply is False and not self._unsent:
-            now = time.monotonic()
-            ends_at = ends_at or now + seconds
-            if not self._is_readable(max(0.0, ends_at - now)):
+            if (seconds <= 0 or not self._ticks) and not self._is_readable(seconds):
                 break
-            data = self._socket.recv(_READ_SIZE)
+            try:
+                data = self._socket.recv(_READ_SIZE)
+            except BlockingIOError:  # the kernel reports its timeout so
+                break
             if not data:
                 raise ConnectionResetError(CLOSED)
             reader.feed(data)
@@ -202,19 +214,22 @@ class Connection:
             self._poll.register(self._socket, select.POLLIN)
         if type(self._socket) is ssl.SSLSocket and self._socket.pending():
             return True
-        return bool(self._poll.poll(seconds * _MILLISECONDS))
+        return bool(self._poll.poll(max(0.0, seconds) * _MILLISECONDS))
 
     def read(self) -> Any:
         """Read one reply."""
         if self._unsent:
             unsent, self._unsent = self._unsent, b""
             self.send(unsent)
-        reader = self._reader
+        reader, ticks = self._reader, self._ticks
         reply = reader.gets()
         while reply is False:
             try:
                 data = self._socket.recv(_READ_SIZE)
             except BlockingIOError:  # as above
+                ticks -= 1
+                if ticks > 0:
+                    continue
                 raise TimeoutError(TIMED_OUT) from None
             if not data:
                 raise ConnectionResetError(CLOSED)
@@ -243,12 +258,19 @@ def _is_green() -> bool:
     return socket.socket.__module__ != "socket"
 
 
-def _set_kernel_timeout(sock: Any) -> None:
-    """Move the timeout of a plain socket to the kernel: Python's own costs a system call."""
+def _set_kernel_timeout(sock: Any) -> int:
+    """Move the timeout of a plain socket to the kernel: Python's own costs a system call.
+
+    Returns the number of ticks, after each of which the kernel lets a read return; 0 if the socket
+    has Python's timeout.
+    """
     timeout = sock.gettimeout()
     if type(sock) is not socket.socket or _is_green() or not timeout:
-        return  # TLS and gevent have timeouts of their own
-    value = struct.pack("@ll", int(timeout), int(timeout % 1 * MICROSECONDS))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+        return 0  # TLS and gevent have timeouts of their own
+    tick = min(timeout, TICK_SECONDS)
+    for option, seconds in ((socket.SO_RCVTIMEO, tick), (socket.SO_SNDTIMEO, timeout)):
+        value = struct.pack("@ll", int(seconds), int(seconds % 1 * MICROSECONDS))
+        sock.setsockopt(socket.SOL_SOCKET, option, value)
     sock.settimeout(None)
+    ticks: int = math.ceil(timeout / tick)
+    return ticks

@@ -138,7 +138,7 @@ PIPE_CHECK_SECONDS = 0.1  # between two looks for processes that have died meanw
 
 # Slow and lost servers.
 
-#: How long the loop waits for one reply; then a thread does.
+#: How long the loop waits for a reply, then a thread does: at least `TICK_SECONDS` of the store.
 LOOP_CALL_SECONDS = 0.050
 #: How long a task may use the units that a late call took for it: it has no process meanwhile.
 LATE_START_SECONDS = 1.0

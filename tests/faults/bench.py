@@ -47,7 +47,7 @@ class Bench:
         **options: Any,
     ) -> None:
         self.queue = f"faults-{uuid.uuid4().hex[:8]}"
-        self.broker = broker
+        self._broker = broker
         self._options = options
         self._env = {
             "THROTTLE_URL": store,
@@ -75,7 +75,7 @@ class Bench:
         """One more, that need not be ready yet."""
         env = {**self._env, **options.pop("env", {})}
         given = {"options": QUICK, **self._options, **options}
-        worker = Worker("tests.faults.app", self.broker, env=env, **given)
+        worker = Worker("tests.faults.app", self._broker, env=env, **given)
         self.workers.append(worker)
         worker.start()
         return worker
@@ -93,19 +93,13 @@ class Bench:
             worker.wait_until_ready()
 
     def send(
-        self,
-        task: str,
-        numbers: Iterable[int],
-        *args: Any,
-        task_id: str | None = None,
-        link: Connection | None = None,
+        self, task: str, numbers: Iterable[int], *args: Any, task_id: str | None = None
     ) -> None:
-        """Send tasks; ``link``: a connection to the broker for another thread."""
         for number in numbers:
             getattr(faults, task).apply_async(
                 (number, *args),
                 task_id=task_id,
-                connection=link or self._link,
+                connection=self._link,
                 exchange=self.queue,
                 routing_key=self.queue,
             )
@@ -117,7 +111,7 @@ class Bench:
     def stats(self, worker: Worker) -> dict[str, Any]:
         """What a worker says of its limits."""
         replies: dict[str, Any] = {}
-        with Celery(broker=self.broker, set_as_current=False) as app:
+        with Celery(broker=self._broker, set_as_current=False) as app:
             inspect: Any = app.control.inspect([worker.hostname], timeout=5, limit=1)
 
             def replied() -> bool:

@@ -6,16 +6,13 @@ The 200 keys of a limit are divided among six shards, two on each node.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from kombu import Connection
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import Shard, ShardEntry
@@ -25,9 +22,6 @@ from tests.faults.scale import scaled
 from tests.faults.verdict import Faults, Verdict, judge
 from tests.servers.cluster import Cluster, Node
 from tests.servers.server import valkey_command
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(900)]
 
@@ -46,8 +40,6 @@ CONF = {
 #: Units that a failover may grant twice of each key: burst + rate x lag, with a lag below 1 s.
 TWICE = 1
 
-#: Tasks without limits that are sent a second.
-PLAIN_RATE = 20
 #: Seconds before the faults in which the rate of the others is measured.
 CALM = 10
 
@@ -103,41 +95,6 @@ def move(cluster: Cluster, bench: Bench, slot: int) -> Span:
     return began, bench.now()
 
 
-class PlainTasks:
-    """Tasks without limits, sent at a steady rate in a thread."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._sent: dict[int, float] = {}
-        self._is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_ending.set()
-        self._thread.join()
-
-    def _send(self) -> None:
-        with Connection(self._bench.broker) as link:
-            while not self._is_ending.wait(1 / PLAIN_RATE):
-                number = len(self._sent)
-                self._sent[number] = self._bench.now()
-                self._bench.send("plain", [number], link=link)
-
-    def p99(self, span: Span) -> float:
-        """Return the 99th percentile of the delays (s) of tasks that were sent in some time."""
-        started = {row["number"]: row["at"] for row in self._bench.starts("plain")}
-        sent = [number for number, at in self._sent.items() if span[0] <= at < span[1]]
-        delays = sorted(started[number] - self._sent[number] for number in sent)
-        return float(delays[int(len(delays) * 0.99)])
-
-    def until_started(self) -> None:
-        self._bench.until_started("plain", len(self._sent), seconds=300)
-
-
 def counts(bench: Bench) -> Counter[int]:
     """The starts of each key."""
     found = Counter(dict.fromkeys(range(KEYS), 0))
@@ -165,10 +122,7 @@ def test_nodes_are_lost_and_slots_move(
     shards = {node: slots.shards_on(node) for node in (first, second, third)}
     assert [len(some) for some in shards.values()] == [2, 2, 2]
     moved = min(shards[third])
-    with (
-        Bench(redis_url, cluster.url, conf=CONF, loglevel="WARNING") as bench,
-        PlainTasks(bench) as plain,
-    ):
+    with Bench(redis_url, cluster.url, conf=CONF, loglevel="WARNING") as bench:
         for number in range(TASKS):
             bench.send("mailed", [number], f"t{number % KEYS}")
         bench.start_workers(2)
@@ -182,9 +136,6 @@ def test_nodes_are_lost_and_slots_move(
         }
         bench.until_started("mailed", TASKS, seconds=300)
         time.sleep(LEASE)
-        plain.until_started()
-        p99 = {name: plain.p99(span) for name, (_, span) in spans.items()}
-        p99_before = plain.p99(before)
         starts = bench.starts("mailed")
         lost_shards = {row["prefix"] for row in bench.rows("modes") if row["mode"] == "outage"}
     by_key: dict[int, list[float]] = defaultdict(list)
@@ -196,13 +147,13 @@ def test_nodes_are_lost_and_slots_move(
         return sum(rate_in(span, by_key[key]) for key in keys) / len(keys) / RATE
 
     usual = rate(before, {*ENTRY.shards})
-    print(f"quota used before the faults: {usual:.3f}, p99 of plain tasks {p99_before:.3f} s")
+    print(f"quota used before the faults: {usual:.3f}")
     for name, (node, span) in spans.items():
         others = rate(span, {*ENTRY.shards} - shards[node])
         own = rate(span, shards[node])
         print(
             f"{name}, {span[1] - span[0]:.1f} s: others {others:.3f} ({others / usual:.3f} of "
-            f"before), its own {own:.3f}; p99 of plain tasks {p99[name] / p99_before:.2f} of before"
+            f"before), its own {own:.3f}"
         )
     # A move key by key may take longer than a call waits.
     felt = {shard_prefix(DEFAULT_PREFIX, one) for one in {*shards[first], *shards[second], moved}}

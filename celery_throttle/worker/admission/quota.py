@@ -26,13 +26,13 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_throttle.errors import ThrottleError
+from celery_throttle.errors import StoreError, ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, settle_takes
 from celery_throttle.operations.define import register_missing
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Blocking
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -40,7 +40,12 @@ from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.batching import run_together
 from celery_throttle.worker.admission.request_limits import NotComputedError, requirement_of
 from celery_throttle.worker.demand import Demand
-from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls
+from celery_throttle.worker.health.loop_calls import (
+    LateReplyError,
+    LoopCalls,
+    LoopSteps,
+    RoundTrip,
+)
 from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status, TaskState
 
@@ -48,6 +53,9 @@ from celery_throttle.worker.task_state import Status, TaskState
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
 
 NANOSECONDS = 1_000_000_000
+
+#: The replies of a call of the gate, and their monotonic time.
+Reply = tuple[Sequence[Any], float]
 
 
 @dataclass(slots=True)
@@ -162,17 +170,16 @@ class Quota:
         wants = [self._want(requirement, now)]
         wants += self._next_wants(requirement.refs, now)
 
-        def receive_late(results: Any) -> None:
+        def receive_late(result: Reply | Exception) -> None:
             try:
                 with self.deciding:
-                    wait = self._use(requirement, self._receive(wants, results))
+                    wait = self._use(requirement, self._receive(wants, result))
             except Exception as error:  # noqa: BLE001  # the request gets it
                 receive(error)
             else:
                 receive(wait)
 
-        steps = run_together(self.throttle, [self._call(wants)])
-        replied_at = self._receive(wants, self.calls.run(steps, receive_late))
+        replied_at = self._receive(wants, self.calls.run(self._call(wants), receive_late))
         # A start of the reply is used as at its arrival, however late this thread goes on.
         return self._use(requirement, replied_at)
 
@@ -252,29 +259,27 @@ class Quota:
         finally:
             self._is_readmitting = False
 
-    def _call(self, wants: Sequence[GateRequest]) -> Plan[tuple[Sequence[Any], float]]:
+    def _call(self, wants: Sequence[GateRequest]) -> LoopSteps[Reply]:
         """Take units for a task that has a process, and for the tasks after it.
 
         Returns the replies, and their monotonic time. If the server does not know a limit, all are
         registered first.
         """
-        plans = self.throttle.plans
-        call = gate_call(plans, wants, AHEAD)
-        replies = yield call
-        if replies[0][0] == ReplyStatus.UNKNOWN:
+        plans, run_plan = self.throttle.plans, self.throttle.run_plan
+        step = RoundTrip(self.throttle.store, (gate_call(plans, wants, AHEAD),))
+        (replies,) = yield step
+        if not isinstance(replies, StoreError) and replies[0][0] == ReplyStatus.UNKNOWN:
             refs = [ref for want in wants for ref in want.requirement.refs]
-            yield from register_missing(plans, refs, int(replies[0][2]))
-            replies = yield call
+            yield Blocking(partial(run_plan, register_missing(plans, refs, int(replies[0][2]))))
+            (replies,) = yield step
+        if isinstance(replies, StoreError):
+            raise replies
         return replies, time.monotonic()
 
-    def _receive(self, wants: Sequence[GateRequest], results: Any) -> float:
+    def _receive(self, wants: Sequence[GateRequest], result: Reply | Exception) -> float:
         """Cache what a call took; return the time of its reply. Raises as :meth:`take`."""
-        if isinstance(results, Exception):
-            raise results
-        (result,) = results
         if isinstance(result, Exception):
             raise result
-        replied_at: float
         replies, replied_at = result
         self._cache(wants, replies, replied_at)
         requirements = [want.requirement for want in wants]

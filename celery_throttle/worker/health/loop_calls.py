@@ -15,9 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery.utils.log import get_logger
 
@@ -33,8 +32,7 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
+class RoundTrip(NamedTuple):
     """A step that makes calls in one round trip. Its result is the reply or error of each."""
 
     store: Store
@@ -218,10 +216,9 @@ class LoopCalls:
             except StoreError as error:  # no call is made: the circuit breaker is open
                 step = steps.send([error] * len(step.calls))
                 continue
-            finish = partial(step.finish, pending)
             if not pending.read_within(wait_until - time.monotonic()):
-                return finish
-            step = steps.send(finish())
+                return partial(step.finish, pending)
+            step = steps.send(step.store.finish(pending))
         return step.function
 
     def _on_end(self, late: LateSteps[Any]) -> None:
