@@ -60,6 +60,8 @@ class Booking:
             status = self.quota.book(request, requirement)
             if status is not None:
                 return status
+            if self.quota.has_gathered():  # the limits may refuse them, too: one call parks all
+                return self.defer(request)
         return self.book_or_park(request, may_run=True)
 
     def book_in_outage(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:

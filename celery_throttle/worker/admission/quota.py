@@ -220,6 +220,10 @@ class Quota:
         block = self._blocks.get(requirement)
         return block is not None and not block.starts and block.lasts(time.monotonic())
 
+    def has_gathered(self) -> bool:
+        """Return whether other gathered requests come to the gate at once after this one."""
+        return self._is_readmitting and bool(self._gathered)
+
     def _has_block(self, requirement: Requirement, now: float) -> bool:
         """Return whether there are starts, or the limit was full a moment ago."""
         block = self._blocks.get(requirement)

@@ -429,6 +429,19 @@ def test_they_are_gathered_for_some_milliseconds_at_most(bench: Bench, task: Any
     assert bench.calls == 1
 
 
+def test_gathered_tasks_that_are_refused_join_their_lines_together(bench: Bench, task: Any) -> None:
+    pool = Pool(bench)
+    requests = bench.requests(task, range(BATCH + 1))
+    for tenant in range(BATCH + 1):
+        assert bench.take(tenant_of(tenant)) == 0.0
+    bench.now += 1.0
+    bench.make_busy()
+    for request in requests:
+        pool.bring(request)
+    assert bench.calls == 1
+    assert {request.throttle_state.status for request in requests} == {Status.DEFERRED}
+
+
 def test_tasks_that_come_slowly_are_not_gathered(bench: Bench, task: Any) -> None:
     pool = Pool(bench)
     for request in bench.requests(task, range(5)):

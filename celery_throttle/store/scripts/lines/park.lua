@@ -102,13 +102,14 @@ local has_joined, is_remembered, remembered, joined = {}, {}, {}, {}
 --   rank, score, position       of the task that joined last; false before
 --   limit_index                 of the limit at which the line waits; false before a task has joined
 --   joined                      how many tasks have joined
---   members, rows               of the tasks that follow another one of this call: they are written together
+--   members, rows               of the tasks that follow another one of this call: they are written together; false
+--                               if there are none
 local function read_line(number, key, arg)
   local tasks, count, temporary, kept = struct.unpack('<dddd', ARGV[2], 32 * number + 1)
-  local descriptor = { queue = { unpack(KEYS, key + 1, key + 4) }, limits = {} }
+  local descriptor = { queue = { KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 4] }, limits = {} }
   local line = { name = KEYS[key], descriptor = descriptor, tasks = tasks, kept = kept, requirements = false,
                  undefined = false, rank = false, score = false, position = false, limit_index = false, joined = 0,
-                 members = {}, rows = {} }
+                 members = false, rows = false }
   key = key + 5
   for i = 1, count do
     descriptor.limits[i] = { ARGV[arg], ARGV[arg + 1], unpack(KEYS, key, key + 7) }
@@ -137,9 +138,9 @@ local function load_line(line)
 end
 
 local function write_followers(line)
-  if line.rows[1] then
+  if line.rows then
     join_behind(line.name, line.descriptor, line.members, line.rows)
-    line.members, line.rows = {}, {}
+    line.members, line.rows = false, false
   end
 end
 
@@ -223,6 +224,7 @@ local function park(line, arg)
   elseif position == 1 then
     line.limit_index = join_and_wake(name, descriptor, id, score, row, wait, bottleneck)
   elseif follows then
+    line.members, line.rows = line.members or {}, line.rows or {}
     local members, rows = line.members, line.rows
     members[#members + 1], members[#members + 2] = format_integer(score), id
     rows[#rows + 1], rows[#rows + 2] = id, row
