@@ -26,6 +26,7 @@ from celery_throttle.store.async_connection import (
 from celery_throttle.store.breaker import CircuitBreaker
 from celery_throttle.store.connection import Address, Connection
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
+from celery_throttle.store.pending import PendingCalls
 from celery_throttle.store.script import Call, pack_command
 from celery_throttle.store.server_errors import ErrorReply, Remedy
 from celery_throttle.store.steps import (
@@ -45,34 +46,6 @@ from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe
 _MAX_RECOVERIES = 5
 
 _PING = pack_command("PING")
-
-
-@dataclass(slots=True, eq=False)
-class PendingCalls:
-    """Calls whose replies have not all been read."""
-
-    calls: Sequence[Call]
-    #: The connection by which they were sent; None if they were not.
-    connection: Connection | None
-    replies: list[Any] = field(default_factory=list)  #: those that have been read, in order
-
-    def read_within(self, seconds: float) -> bool:
-        """Read replies for some seconds; return whether all have come and none is an error.
-
-        Otherwise :meth:`Store.finish` does the rest, which may block.
-        """
-        connection, replies = self.connection, self.replies
-        if connection is None:
-            return False
-        try:
-            while len(replies) < len(self.calls):
-                reply = connection.read_within(seconds)
-                if reply is False:
-                    return False
-                replies.append(reply)
-        except (OSError, hiredis.HiredisError):  # so does `finish`
-            return False
-        return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
 
 @dataclass(slots=True, eq=False)

@@ -61,7 +61,8 @@ from celery_throttle.operations.waiting import (
     requeue_call,
     withdraw_call,
 )
-from celery_throttle.store.client import PendingCalls, Store
+from celery_throttle.store.client import Store
+from celery_throttle.store.pending import PendingCalls
 from celery_throttle.store.script import Argument, Call, script
 from tests.bulk.removal.conftest import Site
 from tests.lua_names import script_names

@@ -21,7 +21,7 @@ from celery_throttle.errors import (
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.store.client import PendingCalls
+from celery_throttle.store.pending import PendingCalls
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
 

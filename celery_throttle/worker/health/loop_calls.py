@@ -22,7 +22,8 @@ from celery.utils.log import get_logger
 
 from celery_throttle.errors import StoreError
 from celery_throttle.operations.plan import Blocking
-from celery_throttle.store.client import PendingCalls, Store
+from celery_throttle.store.client import Store
+from celery_throttle.store.pending import PendingCalls
 from celery_throttle.store.script import Call
 from celery_throttle.worker import tuning
 from celery_throttle.worker.hooks.timers import Alarm, Timers
