@@ -297,7 +297,7 @@ def test_what_still_matters_is_kept() -> None:
     limits = {"slow": "adaptive 1..10/s", "window": "9/h using fixed-window from first-request"}
     limiter = Limiter("memory://", {**LIMITS, **limits}, clock=clock)
     limiter["slow"].learn(Feedback(refused=True))
-    limiter["window"].reserve(5).settle(0)
+    limiter["window"].reserve(5).settle(1)
     clock.advance(60)
     for _ in range(100):
         limiter["api", "busy"].try_acquire(0.001)
