@@ -56,6 +56,7 @@ class Parked:
     position: int = 0
     expected: int = 0
     wait: int = 0
+    takes: Sequence[Taken] = ()
 
 
 @dataclass
@@ -170,7 +171,10 @@ class Protocol:
         if outcome == b"parked":
             position, expected, _, wait = about
             return Parked("parked", (), position, expected, wait)
-        return Parked(outcome.decode(), about[1:] if outcome == b"admitted" else ())
+        if outcome == b"admitted":
+            takes, *slots = about
+            return Parked("admitted", slots, takes=read_takes(takes))
+        return Parked(outcome.decode())
 
     def claim(
         self,

@@ -47,8 +47,8 @@ from celery_throttle.operations.acquire import Taken
 from celery_throttle.tasks.context import STATE_HEADER
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.tasks.task_limits import TaskLimits
-from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Claim, Wait
+from celery_throttle.worker.start import Start
 
 
 class Status(Enum):
@@ -138,7 +138,8 @@ class TaskState:
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0
     broker_wait: BrokerWait | None = None  #: its wait at the broker, as long as it lasts
-    takes: Sequence[Taken] = ()  #: what was taken for its next start, if its run settles
+    start: Start | None = None  #: its booked start, until that comes or its units are given back
+    takes: Sequence[Taken] = ()  #: what was taken for its run, if that settles
     settles = False  #: whether the run settles what its last run requested
     requested: Sequence[Item] = ()  #: the limits that refused its last run in the body
     #: What was computed for it, if functions decide about its limits; None if nothing was so far.
@@ -153,7 +154,6 @@ class TaskState:
     joined: tuple[TaskLimits | None] | None = None
     outcome = ""  #: how it ended, as Celery's event says; empty if it has not ended
     comes_again = False  #: whether it was requeued, so the outcome is not final
-    _starts_at = _start_by = 0.0
 
     def __init__(self, request: Any) -> None:
         headers = request.request_dict
@@ -193,11 +193,12 @@ class TaskState:
     def arrive_at_gate(self) -> Status:
         """The task comes to the gate: with its units, or as it was received.
 
-        Units that were taken for a start more than 20 ms ago are lost; see :meth:`book`.
+        It is too late for a start more than 20 ms ago, whose units are to be given back.
         """
         if self.status in _AT_GATE:
             return self.status
-        if self.status is Status.BOOKED and time.monotonic() <= self._start_by:
+        start = self.start
+        if self.status is Status.BOOKED and start and time.monotonic() <= start.until:
             return self.status
         return self.move(Status.RECEIVED)
 
@@ -206,19 +207,26 @@ class TaskState:
         self.broker_wait_until = broker_wait_until
         return self.move(Status.DELAYED)
 
-    def book(self, seconds: float, takes: Sequence[Taken] = ()) -> Status:
-        """The units of the task are taken for a start in some seconds."""
-        self._starts_at, self.takes = time.monotonic() + seconds, takes
-        self._start_by = self._starts_at + tuning.BOOKING_HORIZON_SECONDS
+    def book(self, start: Start) -> Status:
+        """The units of the task are taken for a start."""
+        self.start = start
         return self.move(Status.BOOKED)
 
-    def prolong_booking(self, seconds: float) -> None:
-        """Let a booked task use its units for some seconds from now on."""
-        self._start_by = max(self._start_by, time.monotonic() + seconds)
+    def book_now(self) -> Status:
+        """The task may start without units of the server."""
+        return self.book(Start(time.monotonic()))
 
     def seconds_to_start(self) -> float:
         """Return the seconds until the start of a booked task."""
-        return max(0.0, self._starts_at - time.monotonic())
+        return max(0.0, self.start.at - time.monotonic()) if self.start else 0.0
+
+    def start_booked(self) -> Status:
+        """The task starts now, and uses the units that were taken for it."""
+        status = self.move(Status.ADMITTED)
+        start, self.start = self.start, None
+        if start is not None:
+            self.takes = start.use()
+        return status
 
     def park(self) -> Status:
         """The task waits elsewhere, and has left this worker."""

@@ -140,8 +140,6 @@ PIPE_CHECK_SECONDS = 0.1  # between two looks for processes that have died meanw
 
 #: How long the loop waits for a reply, then a thread does: at least `TICK_SECONDS` of the store.
 LOOP_CALL_SECONDS = 0.050
-#: How long a task may use the units that a late call took for it: it has no process meanwhile.
-LATE_START_SECONDS = 1.0
 SLOW_CALL_SECONDS = 0.010  # a longer call is slow: as much time then belongs to all other work
 #: Longest rest after a slow call; only a process that stood still has had a longer one.
 MAX_REST_SECONDS = 5.0

@@ -20,6 +20,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.signals import throttle_mode_changed
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.quota import Quota
+from celery_throttle.worker.start import Start
 
 LIMITS = json.loads(os.environ["LIMITS"])
 
@@ -47,12 +48,12 @@ throttle = Throttle(
 if os.environ.get("STALL"):
     take = Quota.take
 
-    def stalling_take(self: Quota, requirement: Requirement, receive: Any) -> float | None:
-        wait = take(self, requirement, receive)
+    def stalling_take(self: Quota, requirement: Requirement, receive: Any) -> Start | None:
+        start = take(self, requirement, receive)
         now = time.monotonic()
         if any(not block.used and block.lasts(now) for block in self._blocks.values()):
             time.sleep(float(os.environ["STALL"]))
-        return wait
+        return start
 
     Quota.take = stalling_take  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-"""Units of claimed tasks that were not started are given back, where others come late.
+"""Units of tasks that were not started are given back, where others come late.
 
 Laws at stake: *never over* (nothing is given back twice, nor what was not taken, nor what a task
 may have used) and *never idle* (the task whose claim went back starts as soon as a worker can start
@@ -8,10 +8,13 @@ it).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.requirement import Requirement
+from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, settle_takes
 from celery_throttle.operations.waiting import ClaimStatus
 from tests.protocol import SECOND, Claimed, Protocol, make_protocols
 
@@ -172,6 +175,36 @@ def test_no_more_remains_than_if_the_task_had_not_been_claimed(
                 lines.claim(room=0, settled=[-token])
         assert remaining(lines) <= remaining(lines, "same")
     assert returned > 5
+
+
+@pytest.mark.parametrize("text", SLOW)
+def test_a_task_that_the_gate_has_admitted_can_give_its_unit_back(
+    make: Callable[..., Protocol], text: str
+) -> None:
+    """By the call that parks tasks, and by that of the gate."""
+    lines = make({"api": text})
+    (take,) = lines.park("task", ["api"]).takes
+    left = remaining(lines)
+    give_back(lines, [take])
+    assert remaining(lines) == left + 1
+    requirement = Requirement((LimitRef("api", None),), (SECOND,))
+    call = gate_call(lines.limiter.plans, [GateRequest(requirement)], HORIZON)
+    ((*_, (marks,)),) = lines.store.run(call)
+    assert remaining(lines) == left
+    give_back(lines, [Taken("api", None, SECOND, marks)])
+    assert remaining(lines) == left + 1
+
+
+def give_back(lines: Protocol, takes: Sequence[Taken]) -> None:
+    lines.limiter.run_plan(settle_takes(lines.limiter.plans, [(take, 0) for take in takes]))
+
+
+def test_only_slow_limits_and_runs_that_settle_have_marks(make: Callable[..., Protocol]) -> None:
+    limits = ("api", "slots")
+    lines = make({"api": "1/s burst 3", "slots": "9 at once", "slow": "1/h"})
+    assert not lines.park("task", limits).takes
+    assert len(lines.park("another", limits, settles=True).takes) == 2
+    assert len(lines.park("slow", [*limits, "slow"]).takes) == 3
 
 
 @pytest.mark.parametrize("window", ["", " from first-request"])

@@ -12,6 +12,7 @@ import pytest
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.tasks.context import STATE_HEADER
 from celery_throttle.worker.claim import Claim, Wait
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import (
     BrokerWait,
     Status,
@@ -105,7 +106,7 @@ def test_booked_units_are_kept_for_20_ms(monkeypatch: pytest.MonkeyPatch) -> Non
         "celery_throttle.worker.task_state.time", SimpleNamespace(monotonic=lambda: now[0])
     )
     task = task_state()
-    task.book(0.01)
+    task.book(Start(1000.01))
     assert task.seconds_to_start() == pytest.approx(0.01)
     now[0] += 0.029
     assert task.arrive_at_gate() is Status.BOOKED

@@ -73,7 +73,7 @@ class Booking:
         if wait != 0.0:
             return self.delayed.add(request, wait)
         self.waiting.hold_slots(request, limits, requirement)
-        return task.book(0.0)
+        return task.book_now()
 
     def book_or_park(self, request: Any, *, may_run: bool) -> Status:
         """Take the units of a request, or else let it wait, in one call.
@@ -95,7 +95,7 @@ class Booking:
             try:
                 limits = limits_of(self.throttle, request)
                 if limits is None:  # they were removed meanwhile
-                    results[request] = request.throttle_state.book(0.0)
+                    results[request] = request.throttle_state.book_now()
                     continue
                 candidates.append(Candidate(request, limits, requirement_of(limits, request), may))
             except Exception as error:  # noqa: BLE001  # of its key, say: the others go on
@@ -120,9 +120,6 @@ class Booking:
                 self.delayed.remove(one.request)
                 one.request.throttle_state.arrive_at_gate()
             results = self._conclude(decisions)
-        for request, result in results.items():
-            if result is Status.BOOKED:
-                request.throttle_state.prolong_booking(tuning.LATE_START_SECONDS)
         self.conclude_late([*results], [*results.values()])
 
     def _conclude(self, decisions: Decisions) -> dict[Any, Status | Exception]:

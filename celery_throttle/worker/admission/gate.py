@@ -37,6 +37,7 @@ from celery_throttle.worker.admission.gates import gate_of
 from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.recovery import Recovery
+from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import (
     NotComputedError,
     has_limits,
@@ -55,6 +56,7 @@ from celery_throttle.worker.hooks.announcements import (
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import SharedCallError, WaitingPolicy
@@ -90,10 +92,12 @@ class Gate:
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        self._refunds = Refunds(self.throttle, self.calls, self.timers, self.deciding)
         self._quota = Quota(
             self.throttle,
             self.calls,
             self.timers,
+            self._refunds,
             self.readmit,
             self._queued_requests,
             self.functions.limits_of,
@@ -157,6 +161,8 @@ class Gate:
         status = task.arrive_at_gate()
         if status is Status.BOOKED or self.slots.holds(request):
             return self._admit_booked(request)
+        if task.start is not None:
+            self._refunds.end(task)  # first: the decision may need them
         claim = task.claim
         if claim is not None and not claim.start():
             state.task_ready(request)
@@ -200,11 +206,12 @@ class Gate:
         task: TaskState = request.throttle_state
         seconds = task.seconds_to_start()
         if seconds > tuning.WAIT_IN_PLACE_SECONDS:
+            self._refunds.watch(task.start)
             self.timers.call_after(seconds, self.readmit, (request,))
             return task.status
         if seconds > 0:
             time.sleep(seconds)
-        return task.move(Status.ADMITTED)
+        return task.start_booked()
 
     # Late calls. Requests that wait for the end of one hold no prefetch slot meanwhile.
 
@@ -252,22 +259,29 @@ class Gate:
         """Do what follows the results of some requests; decide once more if one has no reply."""
         for request, result in zip(requests, results, strict=True):
             status = self._decide(request, partial(self._conclude, result))
-            if status is Status.BOOKED and not self._lets_go(request):
-                self.readmit(request)
+            if status is Status.BOOKED:
+                self._refunds.watch(request.throttle_state.start)
+                if not self._lets_go(request):
+                    self.readmit(request)
 
-    def _resume(self, request: Any, wait: float | Exception | None) -> None:
-        """Decide about a request again: the late call for it has ended."""
+    def _resume(self, request: Any, start: Start | Exception | None) -> None:
+        """Decide about a request again: the late call for it has ended.
+
+        The start of the call is used in time, as any other: a task that has no process until then
+        is decided about once more.
+        """
         self.delayed.remove(request)
+        if isinstance(start, Start):
+            self._refunds.watch(start)
         if self._lets_go(request):
             return
-        if isinstance(wait, Exception):
-            self._decide(request, partial(self.recovery.resume, wait))
+        if isinstance(start, Exception):
+            self._decide(request, partial(self.recovery.resume, start))
             return
-        if wait is not None:
+        if start is not None:
             task: TaskState = request.throttle_state
             task.arrive_at_gate()
-            task.book(wait)
-            task.prolong_booking(tuning.LATE_START_SECONDS)
+            task.book(start)
         self.readmit(request)
 
     def _lets_go(self, request: Any) -> bool:
@@ -276,6 +290,7 @@ class Gate:
             if request.throttle_state.status is Status.BOOKED:
                 request.throttle_state.move(Status.RECEIVED)
                 self.slots.end(request)
+                self._refunds.end(request.throttle_state)
             self._decide_batch([request])
         return self._stopped
 
@@ -325,6 +340,8 @@ class Gate:
         if task.claim is not None:
             task.claim.end()
         self.slots.end(request)
+        if task.start is not None:
+            self._refunds.end(task)
         if self.pool.idle_requests:
             self.pool.idle_requests.discard(request)
         self.pool.on_exit()
@@ -365,7 +382,7 @@ class Gate:
             self.calls.close()
             self._deferred.decide_all()
             self.delayed.forget()
-            self._quota.give_back()
+            self._refunds.give_back()
             for request in list(self.pool.idle_requests):
                 claim = request.throttle_state.claim
                 if claim is not None:

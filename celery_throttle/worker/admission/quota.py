@@ -6,19 +6,18 @@ milliseconds. For a limit that tasks pass many times a second, the call takes a 
 limit that was full a moment ago is not asked again. Units for a task that has no process yet may be
 used for 20 ms, so no start is later than that after its admission.
 
-Laws at stake here: *never over* (a unit that is given back was not used, is not used later, and is
-given back by one call, even if that fails) and *never idle* (if no task uses a unit in these 20 ms,
-and its limit takes more than a second to give another, the unit is given back).
+Laws at stake here: *never over* (a unit is used once) and *never idle* (if no task uses a unit in
+these 20 ms, and its limit takes more than a second to give another, the unit is given back; see
+`refunds.py`).
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -30,14 +29,14 @@ from celery_throttle.errors import StoreError, ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.acquire import GateRequest, Taken, gate_call, settle_takes
+from celery_throttle.operations.acquire import GateRequest, Taken, gate_call
 from celery_throttle.operations.define import register_missing
 from celery_throttle.operations.plan import Blocking
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
-from celery_throttle.worker.admission.batching import run_together
+from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import NotComputedError, requirement_of
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.loop_calls import (
@@ -46,7 +45,8 @@ from celery_throttle.worker.health.loop_calls import (
     LoopSteps,
     RoundTrip,
 )
-from celery_throttle.worker.hooks.timers import Alarm, Timers
+from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 
 #: Microseconds that a start may be booked ahead.
@@ -64,8 +64,8 @@ class Block:
 
     A block has as many starts as tasks came to the gate in 20 ms recently, and no more than its
     limit gives in one second. Units of starts that are unused when the block ends are lost to the
-    limit, unless it has `takes`. A change of the limit does not end a block. A block without starts
-    is a refusal: as long as it lasts, the limit is not asked again.
+    limit, unless `start` has them. A change of the limit does not end a block. A block without
+    starts is a refusal: as long as it lasts, the limit is not asked again.
     """
 
     since: float  #: monotonic time of the reply
@@ -75,12 +75,14 @@ class Block:
     interval: float = 0.0  #: seconds from each of the others to the next
     #: Seconds for which the block lasts: less than 20 ms where a window ends.
     lifetime: float = tuning.BOOKING_HORIZON_SECONDS
-    #: What was taken for a task without a process, to be given back if no task uses it.
-    takes: Sequence[Taken] = ()
+    #: The only start of a block whose units are given back if they are not used.
+    start: Start | None = None
     used: int = 0
 
     def lasts(self, now: float) -> bool:
         """Return whether this is a refusal that still counts, or starts may still be used."""
+        if self.start is not None:
+            return not self.used and now <= self.start.until
         return now - self.since <= self.lifetime and (self.used < self.starts or not self.starts)
 
     def use(self, now: float) -> float | None:
@@ -104,6 +106,7 @@ class Quota:
     throttle: AppLimits
     calls: LoopCalls
     timers: Timers
+    refunds: Refunds
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
     #: Returns the requests that wait for a process, the next first.
@@ -112,18 +115,13 @@ class Quota:
     limits_of: Callable[[Any], TaskLimits | None]
     #: Keeps a request in this worker until the end of a late call.
     keep: Callable[[Any], Status]
-    #: Called with a request after the end of the late call for it, and with the seconds until its
-    #: start, None if there is none within 20 ms, or the error of the call.
-    resume: Callable[[Any, float | Exception | None], None]
-    #: Held while a gate decides, and while units are given back.
+    #: Called with a request after the end of the late call for it, and with its start, None if
+    #: there is none within 20 ms, or the error of the call.
+    resume: Callable[[Any, Start | Exception | None], None]
+    #: Held while a gate decides.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        #: Blocks with units to give back, unless they are used.
-        self._returnable: list[Block] = []
-        self._return_alarm = Alarm(
-            self.timers, lambda: self.calls.run_or_queue(self._give_back_in_time)
-        )
         self._blocks: dict[Requirement, Block] = {}
         self._demand = Demand()
         self._gathered: deque[Any] = deque()
@@ -135,27 +133,27 @@ class Quota:
         Returns ``DELAYED`` if the reply is late; see ``resume``. Raises as :meth:`take`.
         """
         task: TaskState = request.throttle_state
-        wait = self.use(requirement)
-        if wait is None and self._should_gather(requirement):
+        start = self.use(requirement)
+        if start is None and self._should_gather(requirement):
             return self._gather(request)
-        if wait is None:
+        if start is None:
             try:
-                wait = self.take(requirement, partial(self.resume, request))
+                start = self.take(requirement, partial(self.resume, request))
             except LateReplyError:
                 return self.keep(request)
-        return None if wait is None else task.book(wait)
+        return None if start is None else task.book(start)
 
-    def use(self, requirement: Requirement) -> float | None:
-        """Use cached quota: return the seconds until its time, or None."""
+    def use(self, requirement: Requirement) -> Start | None:
+        """Use cached quota: return a start, or None."""
         now = time.monotonic()
         self._demand.count(None, now)
         self._demand.count(requirement, now)
         return self._use(requirement, now)
 
     def take(
-        self, requirement: Requirement, receive: Callable[[float | Exception | None], None]
-    ) -> float | None:
-        """Take quota. Return the seconds until its time; None if there is none within 20 ms.
+        self, requirement: Requirement, receive: Callable[[Start | Exception | None], None]
+    ) -> Start | None:
+        """Take quota. Return a start; None if there is none within 20 ms.
 
         Raises:
             LateReplyError: the reply is late. ``receive`` is called later with what this method
@@ -166,41 +164,22 @@ class Quota:
         now = time.monotonic()
         if self._has_block(requirement, now):  # or its start would have been used
             return None
-        self.give_back(now)
+        self.refunds.give_back(now)
         wants = [self._want(requirement, now)]
         wants += self._next_wants(requirement.refs, now)
 
         def receive_late(result: Reply | Exception) -> None:
             try:
                 with self.deciding:
-                    wait = self._use(requirement, self._receive(wants, result))
+                    start = self._use(requirement, self._receive(wants, result))
             except Exception as error:  # noqa: BLE001  # the request gets it
                 receive(error)
             else:
-                receive(wait)
+                receive(start)
 
         replied_at = self._receive(wants, self.calls.run(self._call(wants), receive_late))
         # A start of the reply is used as at its arrival, however late this thread goes on.
         return self._use(requirement, replied_at)
-
-    def give_back(self, now: float = math.inf) -> None:
-        """Give back the units that no task has used until a time, by default all that are left."""
-        plans, blocks, self._returnable = [], self._returnable, []
-        for block in blocks:
-            if block.lasts(now):
-                self._returnable.append(block)
-            elif not block.used:
-                block.used = block.starts  # before the call: if it fails, it may have been executed
-                takes = [(one, 0) for one in block.takes]
-                plans.append(settle_takes(self.throttle.plans, takes))
-        with suppress(LateReplyError):
-            self.calls.run(run_together(self.throttle, plans), lambda _: None)
-
-    def _give_back_in_time(self) -> None:
-        with self.deciding:
-            self.give_back(time.monotonic())
-        if self._returnable:
-            self._return_alarm.set(tuning.BOOKING_HORIZON_SECONDS)
 
     def forget_refusal(self, requirement: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
@@ -229,9 +208,15 @@ class Quota:
         block = self._blocks.get(requirement)
         return block is not None and block.lasts(now)
 
-    def _use(self, requirement: Requirement, now: float) -> float | None:
+    def _use(self, requirement: Requirement, now: float) -> Start | None:
         block = self._blocks.get(requirement)
-        return None if block is None else block.use(now)
+        wait = None if block is None else block.use(now)
+        if block is None or wait is None:
+            return None
+        if block.start is None:
+            return Start(now + wait)
+        block.start.move(now + wait)  # its task has the units to give back from now on
+        return block.start
 
     def _should_gather(self, requirement: Requirement) -> bool:
         """Return whether tasks come fast, so that one call should take units for several.
@@ -294,21 +279,16 @@ class Quota:
         self, wants: Sequence[GateRequest], replies: Sequence[Sequence[Any]], now: float
     ) -> None:
         # A single reply is for all of them: nothing was taken.
-        for want, reply in zip(wants, replies, strict=False):
+        for index, (want, reply) in enumerate(zip(wants, replies, strict=False)):
             if reply[0] == ReplyStatus.ALLOWED:
                 _, starts, at_once, wait_us, interval_ns, lifetime_us, *marks = reply
-                block = Block(
-                    now,
-                    starts,
-                    at_once,
-                    wait_us / MICROSECONDS,
-                    interval_ns / NANOSECONDS,
-                    lifetime_us / MICROSECONDS,
-                    _takes(want.requirement, *marks),
-                )
-                if block.takes:
-                    self._returnable.append(block)
-                    self._return_alarm.set(tuning.BOOKING_HORIZON_SECONDS)
+                later, lifetime = wait_us / MICROSECONDS, lifetime_us / MICROSECONDS
+                block = Block(now, starts, at_once, later, interval_ns / NANOSECONDS, lifetime)
+                if marks:
+                    takes = _takes(want.requirement, *marks)
+                    block.start = Start(now + later, takes, now + lifetime)
+                    if index:  # the task of the first has a process, and uses it at once
+                        self.refunds.watch(block.start)
                 self._add(want.requirement, block, now)
             elif reply[0] == ReplyStatus.REFUSED:
                 self._add(want.requirement, Block(now), now)
@@ -352,9 +332,9 @@ class Quota:
         return None if self._has_block(requirement, now) else self._want(requirement, now)
 
 
-def _takes(requirement: Requirement, marks: Sequence[Sequence[int]] = ()) -> Sequence[Taken]:
-    """Return what was taken of each limit; nothing without marks."""
-    pairs = zip(requirement.refs, requirement.costs, marks, strict=False)
+def _takes(requirement: Requirement, marks: Sequence[Sequence[int]]) -> Sequence[Taken]:
+    """Return what was taken of each limit."""
+    pairs = zip(requirement.refs, requirement.costs, marks, strict=True)
     return [Taken(*ref, cost, some) for ref, cost, some in pairs]
 
 

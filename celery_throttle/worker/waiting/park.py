@@ -8,6 +8,7 @@ task is in Redis, and nowhere in this worker).
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -46,6 +47,7 @@ from celery_throttle.worker.hooks.announcements import (
     turn_away,
 )
 from celery_throttle.worker.slots import SlotKeys, TaskSlots, read_slot_keys
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 
 #: Outcomes of tasks that are in their lines.
@@ -146,8 +148,12 @@ class WaitingPolicy(ABC):
         if outcome == b"admitted":
             wait_us, takes, *slots = self._read_admission(fields)
             self.slots.hold(request, holder, read_slot_keys(slots))
+            at = time.monotonic() + wait_us / MICROSECONDS
+            start = Start(at, read_takes(takes), settles=limits.settles)
+            if slots:  # their leases are renewed, so the task may start late
+                start.until = math.inf
             task: TaskState = request.throttle_state
-            return task.book(wait_us / MICROSECONDS, read_takes(takes))
+            return task.book(start)
         return self._wait(request, limits, requirement, fields)
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.loop_calls import run_in_place
 from celery_throttle.worker.request import GatedRequest
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import RETRY_SECONDS
 from celery_throttle.worker.waiting.park import Candidate, SharedCallError, identity
@@ -121,7 +123,9 @@ class Bench:
             return error
         if isinstance(reply, Exception):
             return reply
-        return Status.PARKED if wait is None else request.throttle_state.book(wait)
+        if wait is None:
+            return Status.PARKED
+        return request.throttle_state.book(Start(time.monotonic() + wait))  # type: ignore[no-any-return]
 
     def _call_after(self, _: float, call: Callable[[], None]) -> object:
         self.turns.append(call)

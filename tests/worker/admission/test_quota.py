@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import pytest
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 from celery_throttle import StoreError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.worker.admission import gate, quota
+from celery_throttle.worker import task_state
+from celery_throttle.worker.admission import gate, quota, refunds
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.lookups import KeyLookups
 from celery_throttle.worker.admission.quota import Block, Quota
+from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import limits_of
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.demand import Demand
@@ -33,6 +36,7 @@ from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from celery_throttle.worker.tuning import GATHER_SECONDS, PARKED_MEMORY_SECONDS
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
+from celery_throttle.worker.waiting import park
 from celery_throttle.worker.waiting.park import ParkingPolicy
 
 MILLION = 1_000_000
@@ -54,8 +58,10 @@ class Bench:
 
     def __init__(self, app: Celery, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (quota, gate, loop_calls):
-            clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: None)
+        for module in (quota, refunds, task_state, park, gate, loop_calls):
+            clock = SimpleNamespace(
+                monotonic=lambda: self.now, time=lambda: self.now, sleep=lambda _: None
+            )
             monkeypatch.setattr(module, "time", clock)
         limits = {
             "tenant": "1/m",
@@ -71,10 +77,13 @@ class Bench:
         #: The calls that the timers make later.
         self.timers: list[Callable[[], None]] = []
         timers: Any = SimpleNamespace(call_after=self._call_after)
+        calls = LoopCalls(IN_PLACE)
+        self.refunds = Refunds(self.throttle, calls, timers, threading.RLock())
         self.quota = Quota(
             self.throttle,
-            LoopCalls(IN_PLACE),
+            calls,
             timers,
+            self.refunds,
             NOWHERE,
             queued=lambda: self.waiting,
             limits_of=partial(limits_of, self.throttle),
@@ -95,9 +104,12 @@ class Bench:
         return call
 
     def take(self, requirement: Requirement) -> float | None:
-        """What the gate does for one task."""
-        wait = self.quota.use(requirement)
-        return self.quota.take(requirement, NOWHERE) if wait is None else wait
+        """What the gate does for one task, which starts in time: return the seconds until then."""
+        start = self.quota.use(requirement) or self.quota.take(requirement, NOWHERE)
+        if start is None:
+            return None
+        start.use()
+        return max(0.0, start.at - self.now)
 
     def make_busy(self) -> None:
         """Let so many tasks pass that the next are expected within 20 ms."""
@@ -208,7 +220,7 @@ def test_units_that_no_task_used_in_time_are_given_back(bench: Bench, task: Any)
     bench.waiting = []
     assert [bench.take(tenant_of(tenant)) for tenant in (2, 3, 4, 5)] == [0.0] * 4
     bench.now += HORIZON + 0.001
-    bench.quota.give_back()
+    bench.refunds.give_back()
     assert [bench.take(tenant_of(tenant)) for tenant in range(6)] == [None] * 6
 
 
@@ -240,10 +252,10 @@ def test_a_unit_is_given_back_by_one_call_even_if_it_fails(bench: Bench, task: A
         raise StoreError("no reply")
 
     bench.throttle.store.run = fail  # type: ignore[method-assign]
-    bench.quota.give_back()
+    bench.refunds.give_back()
     bench.throttle.store.run = run  # type: ignore[method-assign]
     assert bench.take(tenant_of(1)) == 0.0
-    bench.quota.give_back()
+    bench.refunds.give_back()
     assert bench.throttle["tenant", 1].peek(0).remaining == 0
 
 
@@ -364,11 +376,118 @@ class Pool:
             refresh_rules=lambda: False,
             learn=lambda _: False,
         )
-        bench.quota = self.gate._quota
+        bench.quota, bench.refunds = self.gate._quota, self.gate._refunds
 
     def bring(self, request: Any) -> None:
         if self.gate.admit(request) is Status.ADMITTED:
             self.started.append(request)
+
+
+class Booked(NamedTuple):
+    """A task whose start is booked: its tenant has one unit a minute."""
+
+    pool: Pool
+    request: Any
+
+
+@pytest.fixture
+def booked(bench: Bench, task: Any) -> Booked:
+    (request,) = bench.requests(task, range(1))
+    pool = Pool(bench)
+    assert bench.quota.book(request, tenant_of(0)) is Status.BOOKED
+    bench.refunds.watch(request.throttle_state.start)
+    assert bench.throttle["tenant", 0].peek(0).remaining == 0
+    return Booked(pool, request)
+
+
+def units(bench: Bench) -> tuple[float, float, float]:
+    """Return the units of the tenant that remain, were granted and were refunded."""
+    totals = bench.throttle["tenant"].status().totals
+    return bench.throttle["tenant", 0].peek(0).remaining, totals.granted, totals.refunded
+
+
+def test_a_task_that_comes_too_late_gets_its_unit_again(bench: Bench, booked: Booked) -> None:
+    bench.now += HORIZON + 0.001
+    booked.pool.bring(booked.request)
+    assert booked.pool.started == [booked.request]
+    bench.now += HORIZON + 0.001
+    bench.refunds.give_back()
+    assert units(bench) == (0, 2, 1)
+
+
+def test_a_task_that_comes_in_time_uses_its_unit(bench: Bench, booked: Booked) -> None:
+    bench.now += HORIZON - 0.001
+    booked.pool.bring(booked.request)
+    assert booked.pool.started == [booked.request]
+    booked.pool.gate.end(booked.request)
+    bench.refunds.give_back()
+    assert units(bench) == (0, 1, 0)
+
+
+def test_a_task_that_ends_before_its_start_uses_no_unit(bench: Bench, booked: Booked) -> None:
+    """It was revoked, has expired, or was dropped."""
+    for _ in range(2):
+        booked.pool.gate.end(booked.request)
+        bench.now += HORIZON + 0.001
+        bench.refunds.give_back()
+    assert units(bench) == (1, 1, 1)
+
+
+def test_a_task_that_never_comes_uses_no_unit(bench: Bench, booked: Booked) -> None:
+    bench.now += HORIZON + 0.001
+    (_, alarm), *_ = booked.pool.timers
+    alarm()
+    assert units(bench) == (1, 1, 1)
+
+
+def test_a_unit_that_was_given_back_starts_no_task(bench: Bench, booked: Booked) -> None:
+    """As the worker stops: a task that comes in time is decided about once more."""
+    bench.refunds.give_back()
+    assert units(bench) == (1, 1, 1)
+    bench.throttle["tenant", 0].acquire()
+    booked.pool.gate.calls.close()
+    bench.now += HORIZON - 0.001
+    assert booked.request.throttle_state.arrive_at_gate() is Status.RECEIVED
+
+
+def test_the_unit_of_a_missed_start_is_given_back_once_even_if_the_call_fails(
+    bench: Bench, booked: Booked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bench.throttle.store.run
+
+    def fail(call: Any) -> Any:
+        run(call)
+        raise StoreError("no reply")
+
+    bench.now += HORIZON + 0.001
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.throttle.store, "run", fail)
+        booked.pool.gate.end(booked.request)
+    bench.throttle["tenant", 0].acquire()
+    bench.refunds.give_back()
+    booked.pool.gate.end(booked.request)
+    assert units(bench) == (0, 2, 1)
+
+
+def test_a_unit_taken_ahead_belongs_to_the_task_that_is_booked_with_it(
+    bench: Bench, task: Any
+) -> None:
+    """It is given back when the start of the task has passed, and only once."""
+    pool = Pool(bench)
+    bench.make_busy()
+    (request,) = bench.requests(task, range(1))
+    pool.gate._quota.queued = lambda: [request]
+    assert bench.take(tenant_of(1)) == 0.0
+    bench.now += HORIZON / 2
+    assert bench.quota.book(request, tenant_of(0)) is Status.BOOKED
+    assert bench.calls == 1
+    bench.now += HORIZON - 0.001  # its block has ended
+    bench.refunds.give_back(bench.now)
+    pool.bring(request)
+    assert pool.started == [request]
+    bench.refunds.give_back()
+    assert bench.throttle["tenant", 0].peek(0).remaining == 0
+    assert units(bench)[2] == 0
 
 
 def test_a_task_whose_limits_cannot_be_read_fails(

@@ -71,11 +71,13 @@ local function name_holder(requirements, descriptor, holder, lease)
 end
 
 -- Take the cost of a task for its start after a wait (us); slots for `holder`, at first for `lease` (us). Returns the
--- marks that its run gets if it settles, and the keys entries and waiting-lists of each slot.
+-- marks by which units that no task uses are given back, of a run that settles always, of another if a limit takes more
+-- than a second to give the cost again; and the keys entries and waiting-lists of each slot.
 local function take_for_run(requirements, descriptor, costs, wait, settles, holder, lease) -- rare
   local slot_keys = name_holder(requirements, descriptor, holder, lease)
   commit(requirements, now + wait)
-  return settles and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys)
+  local has_marks = settles or is_slow(requirements)
+  return has_marks and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys)
 end
 
 -- Measure how many more tasks may wait at a requirement. Adds to it

@@ -10,8 +10,8 @@
 -- Reply per task
 --       {1, times, at once, wait of the first later one (us), interval (ns), lifetime (us), marks}   taken so many times:
 --                             some at once, the others from the wait on, one interval apart; all expire after the
---                             lifetime. Marks, see `take_marks.lua`, if the task has no process yet, and a limit takes
---                             more than a second to give its cost again: the worker gives back what it does not use
+--                             lifetime. Marks, see `take_marks.lua`, if a limit takes more than a second to give the
+--                             cost again: it is taken once, and the worker gives it back if no task uses it
 --       {0}                   refused: a limit is full; or tasks wait in a line, whose end it has to join; or there is
 --                             no room for its key; or it needs a slot, which this script does not take
 --       {-1, index, burst}    its cost can never pass
@@ -39,7 +39,7 @@ local function times_of(limit, wanted)
   return times, times, 0
 end
 
-local function admit(requirements, wanted, is_blocked, is_ahead)
+local function admit(requirements, wanted, is_blocked)
   local wait, bottleneck, component = decide(requirements, true)
   if wait < 0 then
     return { -1, bottleneck, requirements[bottleneck].limits[component].burst }
@@ -56,7 +56,7 @@ local function admit(requirements, wanted, is_blocked, is_ahead)
     first.cost = first.cost * times
   end
   commit(requirements, now + wait, times)
-  local lifetime, marks = horizon, is_ahead and is_slow(requirements) and take_marks()(requirements) or nil
+  local lifetime, marks = horizon, is_slow(requirements) and take_marks()(requirements) or nil
   for _, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do
       if limit.tag == FIXED_WINDOW then
@@ -83,6 +83,6 @@ for i = 1, tasks do
     requirements[j] = all[n]
     is_blocked = is_blocked or tonumber(backlogs[n] or 0) > 0 or has_slots(all[n])
   end
-  replies[i] = admit(requirements, tonumber(ARGV[3 + 2 * i]), is_blocked, i > 1)
+  replies[i] = admit(requirements, tonumber(ARGV[3 + 2 * i]), is_blocked)
 end
 return replies

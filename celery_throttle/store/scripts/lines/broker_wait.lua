@@ -13,9 +13,9 @@
 --       5   the holder of its slots, if it takes any
 --       6   their first lease (us)
 --       7   '1' if it may run now, '0' if there is no process for it
---       8   '1' if its run settles: it gets marks, see `take_marks.lua`
+--       8   '1' if its run settles
 --       then per requirement: name, field, cost (millionths)
--- Reply {'admitted', starts in (us), marks, entries and waiting-lists of each slot}
+-- Reply {'admitted', starts in (us), marks, entries and waiting-lists of each slot}    for the marks see `take_for_run`
 --       {'wait', wait (us), return time (us), index of the requirement that refuses, expected wait (us)}
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
 --       {'never', index, burst}                  its cost can never pass

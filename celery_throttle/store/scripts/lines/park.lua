@@ -34,11 +34,12 @@
 --               4   1 if the broker says that it was delivered before
 --               5   1 if it may run now; 0 if there is no process for it; 2 if it was just sent and is only to join tasks
 --                   that wait
---               6   1 if its run settles: it gets marks, see `take_marks.lua`
+--               6   1 if its run settles
 --               then per requirement: cost (millionths)
 -- Reply for each task
 --       {'alone'}                                       no task waits at its limits: nothing was done
---       {'admitted', marks, entries and waiting-lists of each slot}  a unit was free after all: run it
+--       {'admitted', marks, entries and waiting-lists of each slot}  a unit was free after all: run it. For the marks see
+--                                                       `take_for_run`
 --       {'parked', position in its line, expected wait (us), index of the requirement that refuses, wait (us)}
 --       {'known'}                                       it was parked before: acknowledge it, no more
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
