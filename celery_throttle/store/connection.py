@@ -187,8 +187,8 @@ class Connection:
     def read_within(self, seconds: float) -> Any:
         """Read one reply; False if it is not complete in time, and :meth:`read` may wait longer.
 
-        Plain sockets wait for :data:`TICK_SECONDS`, unless ``seconds`` is 0 or less. With gevent
-        and eventlet, where only a greenlet waits, this is :meth:`read`.
+        Plain sockets wait for whole :data:`TICK_SECONDS`, unless ``seconds`` is 0 or less. With
+        gevent and eventlet, where only a greenlet waits, this is :meth:`read`.
         """
         if self._is_green:
             return self.read()
@@ -200,6 +200,9 @@ class Connection:
             try:
                 data = self._socket.recv(_READ_SIZE)
             except BlockingIOError:  # the kernel reports its timeout so
+                seconds -= TICK_SECONDS
+                if seconds > 0:
+                    continue
                 break
             if not data:
                 raise ConnectionResetError(CLOSED)

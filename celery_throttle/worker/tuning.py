@@ -140,6 +140,10 @@ PIPE_CHECK_SECONDS = 0.1  # between two looks for processes that have died meanw
 
 #: How long the loop waits for a reply, then a thread does: at least `TICK_SECONDS` of the store.
 LOOP_CALL_SECONDS = 0.050
+#: If a server is far away, the loop waits three times as long as the fastest of its last calls has
+#: taken, but no longer than this.
+FAR_CALL_SECONDS = 0.250
+RECENT_CALL_COUNT = 8
 SLOW_CALL_SECONDS = 0.010  # a longer call is slow: as much time then belongs to all other work
 #: Longest rest after a slow call; only a process that stood still has had a longer one.
 MAX_REST_SECONDS = 5.0

@@ -42,7 +42,11 @@ def look_up(tenant: str) -> str | None:
 if os.environ.get("LOOK_UP"):
     LIMITS["tenant"] = LimitByKey(LIMITS["tenant"], look_up, refresh=1)
 throttle = Throttle(
-    app, LIMITS, url=os.environ["HOME_URL"], lease=float(os.environ.get("LEASE", "30"))
+    app,
+    LIMITS,
+    url=os.environ["HOME_URL"],
+    lease=float(os.environ.get("LEASE", "30")),
+    timeout=float(os.environ.get("TIMEOUT", "1")),
 )
 
 if os.environ.get("STALL"):

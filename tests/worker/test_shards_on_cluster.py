@@ -38,13 +38,20 @@ class Bench:
         self._broker: Any = redis.Redis.from_url(broker.url)
 
     def start(
-        self, limits: Mapping[str, str], shards: Mapping[str, Any] = SHARDS, **options: Any
+        self,
+        limits: Mapping[str, str],
+        shards: Mapping[str, Any] = SHARDS,
+        *,
+        lease: float = 2.0,
+        timeout: float = 1.0,
+        **options: Any,
     ) -> Worker:
         env = {
             "HOME_URL": self.cluster.url,
             "SHARDS": json.dumps(shards),
             "LIMITS": json.dumps({"mail": "1/h", "erp": "1/h", **limits}),
-            "LEASE": "2",
+            "LEASE": str(lease),
+            "TIMEOUT": str(timeout),
         }
         return self._start_worker("tests.apps.sharded", self._url, env=env, **options)
 
@@ -139,11 +146,15 @@ def threads_of(worker: Worker) -> int:
 
 
 def test_a_node_that_stops_costs_no_other_shard_its_leases_and_heartbeats(bench: Bench) -> None:
-    """The slots of tasks that run for longer than a lease are renewed by the shared thread."""
+    """The slots of tasks that run for longer than a lease are renewed by the shared thread.
+
+    By default a lease is thirty timeouts long; here six.
+    """
     cluster = bench.cluster
     for node in cluster.nodes:
         node.configure("cluster-require-full-coverage", "no")
-    worker = bench.start({"tenant": "1 at once"}, pool="threads", concurrency=16)
+    limits = {"tenant": "1 at once"}
+    worker = bench.start(limits, pool="threads", concurrency=16, lease=3.0, timeout=0.5)
     lost = next(node for node in cluster.masters() if node is not cluster.owner)
     node_of = {key: cluster.owner_of(cluster.slot_of(state_of(key))) for key in KEYS}
     keys = [key for key in KEYS if node_of[key] is not lost][:8]

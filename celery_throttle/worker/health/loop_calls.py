@@ -1,8 +1,8 @@
 """The calls that a worker's loop makes to the server of one shard: none of them blocks it for long.
 
-The loop waits for a reply for :data:`.tuning.LOOP_CALL_SECONDS` at most. Then a thread goes on with
-what is left: it reads the reply, or connects, follows a redirection, tries again. Tasks of other
-shards, and tasks without limits, run meanwhile.
+The loop waits for a reply for :data:`.tuning.LOOP_CALL_SECONDS` at most, or somewhat longer if the
+server is far away. Then a thread goes on with what is left: it reads the reply, or connects,
+follows a redirection, tries again. Tasks of other shards, and tasks without limits, run meanwhile.
 
 Laws at stake here: *never in the way*, and *never lost* (each call has one end, in the loop or
 later, and what it took or claimed is received there).
@@ -100,6 +100,7 @@ class LateSteps(Generic[T]):
     Args:
         steps: the steps.
         function: returns or raises the result of the current one.
+        began: monotonic time at which the first step began.
         on_end: called from the thread after the last one, unless :meth:`wait` has waited for it.
     """
 
@@ -107,8 +108,10 @@ class LateSteps(Generic[T]):
         self,
         steps: LoopSteps[T],
         function: Callable[[], Any],
+        began: float,
         on_end: Callable[[LateSteps[T]], None],
     ) -> None:
+        self.began = began
         self._steps = steps
         self._function = function
         self._on_end = on_end
@@ -167,6 +170,8 @@ class LoopCalls:
         self._alarm = Alarm(timers, self._run_next)
         #: The steps that go on in threads, with what receives their outcomes.
         self._late: dict[LateSteps[Any], Callable[[Any], None]] = {}
+        #: How long (s) the last calls took.
+        self._recent = deque[float](maxlen=tuning.RECENT_CALL_COUNT)
         self._is_closed = False
         #: Called when a reply is late.
         self.on_late: Callable[[], None] = lambda: None
@@ -181,10 +186,10 @@ class LoopCalls:
         if self._is_closed or self._timers.may_block:
             return run_in_place(steps)
         began = time.monotonic()
-        wait_until = began + (0.0 if self._late else tuning.LOOP_CALL_SECONDS)
+        wait_until = began + (0.0 if self._late else self._patience())
         try:
             rest = self._begin(steps, wait_until)
-            late = LateSteps(steps, rest, self._on_end)
+            late = LateSteps(steps, rest, began, self._on_end)
             self._late[late] = receive
             if not late.wait(wait_until - time.monotonic()):
                 self.on_late()
@@ -195,6 +200,15 @@ class LoopCalls:
             return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
         finally:
             self._record(began)
+
+    def _patience(self) -> float:
+        """Return how long the loop waits for a call.
+
+        Replies of a server that is far away would all be late: a task that has given up its process
+        for each of them may find none when its start comes.
+        """
+        usual = min(self._recent, default=0.0)
+        return max(tuning.LOOP_CALL_SECONDS, min(3 * usual, tuning.FAR_CALL_SECONDS))
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function that may block, in a thread; wait for its end no longer than for a reply.
@@ -223,6 +237,7 @@ class LoopCalls:
         return step.function
 
     def _on_end(self, late: LateSteps[Any]) -> None:
+        self._recent.append(time.monotonic() - late.began)
         self._timers.call_soon(self._deliver, late)
 
     def _deliver(self, late: LateSteps[Any]) -> None:
@@ -237,6 +252,8 @@ class LoopCalls:
     def _record(self, began: float) -> None:
         """Record that calls have blocked the loop, from a monotonic time until now."""
         now = time.monotonic()
+        if not self._late:
+            self._recent.append(now - began)
         took = min(now - began, tuning.MAX_REST_SECONDS)
         if took > tuning.SLOW_CALL_SECONDS:
             self._rest_until = max(now, self._rest_until + took) + took

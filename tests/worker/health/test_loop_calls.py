@@ -24,6 +24,7 @@ from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls, 
 from celery_throttle.worker.hooks import timers
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import LOOP_CALL_SECONDS
+from tests.faults.proxy import Proxy
 from tests.servers.server import Server, wait_until
 from tests.store.listening import PING
 
@@ -142,9 +143,9 @@ def test_the_queue_can_be_cleared(loop: Loop) -> None:
 class Late:
     """Calls of a loop to a server, which the test stops, and what the loop has received late."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, url: str) -> None:
         self.server = server
-        self.store = Store(server.url)
+        self.store = Store(url)
         self.store.run(PING)
         self.timers = ThreadTimers()
         self.calls = LoopCalls(self.timers)
@@ -174,7 +175,7 @@ class Late:
 
 @pytest.fixture
 def late(own_server: Server) -> Iterator[Late]:
-    late = Late(own_server)
+    late = Late(own_server, own_server.url)
     yield late
     own_server.signal(signal.SIGCONT)
     late.calls.close()
@@ -201,6 +202,21 @@ def test_a_server_that_never_replies_is_lost_after_the_timeout(late: Late) -> No
     (error,) = late.received
     assert isinstance(error, StoreUnavailableError)
     assert late.store.breaker.is_open
+
+
+def test_the_loop_waits_longer_for_a_server_that_is_far_away(
+    own_server: Server, proxy: Proxy
+) -> None:
+    """But no longer for one that has been near, see the first test of late calls."""
+    far = Late(own_server, proxy.url)
+    proxy.delay = LOOP_CALL_SECONDS * 0.7  # both ways
+    with pytest.raises(LateReplyError):
+        far.run(far.ping())
+    far.deliver()
+    assert far.run(far.ping())
+    assert not far.calls.is_late
+    far.calls.close()
+    far.store.close()
 
 
 def test_functions_wait_for_the_end_of_a_late_call(late: Late) -> None:
