@@ -38,8 +38,8 @@ def _take(worker: Worker, kind: Kind) -> int:
         worker.server.check_refusal(counted=False)
         assert reply[0] == 0 or world.never_fits(kind)
         return int(reply[0])
-    _, times, at_once, later, apart, good = reply
-    assert 1 <= times <= kind.times
+    _, times, at_once, later, apart, good, *marks = reply
+    assert 1 <= times <= (1 if marks else kind.times)
     assert good <= AHEAD
     _check_nobody_waits(worker, kind)
     world.check_room(kind.refs)
