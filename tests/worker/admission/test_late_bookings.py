@@ -18,9 +18,9 @@ pytestmark = pytest.mark.workers
 def test_its_unit_is_given_back(redis_url: str, pool: str, start_worker: StartWorker) -> None:
     """The limit gives one an hour, and no line is needed."""
     limit = Limiter(redis_url, {"hourly": "1/h"})["hourly"]
-    start_worker("tests.apps.late_bookings", redis_url, pool=pool)
+    start_worker("tests.apps.late_starts", redis_url, env={"LATE": "booking"}, pool=pool)
     with Celery(broker=redis_url, set_as_current=False) as sender:
-        sender.send_task("tests.apps.late_bookings.hourly", [1], queue="late_bookings")
+        sender.send_task("tests.apps.late_starts.hourly", [1], queue="late_starts")
     client: Any = redis.Redis.from_url(redis_url)
     with client:
         wait_until(lambda: client.llen("starts"), "its start")

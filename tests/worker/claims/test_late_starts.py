@@ -19,7 +19,7 @@ def test_its_unit_is_given_back(redis_url: str, pool: str, start_worker: StartWo
     """The limit gives one an hour."""
     limit = Limiter(redis_url, {"hourly": "1/h"})["hourly"]
     limit.pause(None)
-    start_worker("tests.apps.late_starts", redis_url, pool=pool)
+    start_worker("tests.apps.late_starts", redis_url, env={"LATE": "claim"}, pool=pool)
     with Celery(broker=redis_url, set_as_current=False) as sender:
         sender.send_task("tests.apps.late_starts.hourly", [1], queue="late_starts")
     client: Any = redis.Redis.from_url(redis_url)
