@@ -76,7 +76,7 @@ end
 local function take_for_run(requirements, descriptor, costs, wait, settles, holder, lease) -- rare
   local slot_keys = name_holder(requirements, descriptor, holder, lease)
   commit(requirements, now + wait)
-  local has_marks = settles or is_slow(requirements)
+  local has_marks = settles or is_slow(requirements, LONG)
   return has_marks and take_marks()(requirements, descriptor, costs) or {}, unpack(slot_keys)
 end
 

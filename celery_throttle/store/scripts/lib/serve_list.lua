@@ -78,19 +78,6 @@ local function first_ids(line, most)
   return ids
 end
 
--- Whether a limit takes longer to make up for the cost of a task than a start may be booked ahead. Such units are
--- taken for free processes only: if the task returns to its line, they are lost, or were idle until they are given back.
-local function is_expensive(requirements)
-  for _, requirement in ipairs(requirements) do
-    for _, limit in ipairs(requirement.limits) do
-      if limit.tag ~= SLOTS and limit.cost / MILLION * limit.p > call.free_horizon * limit.q then
-        return true
-      end
-    end
-  end
-  return false
-end
-
 -- A wait is counted in the first bucket that is as long: bucket n has waits up to WAIT_BASE * 2^n us, the last one
 -- all others. Twin: WAIT_BOUNDS in `celery_throttle/observe/totals.py`.
 local WAIT_BASE, LAST_WAIT_BUCKET = 100000, 20
@@ -171,7 +158,9 @@ local function decide_batch(line, ids)
         elseif not undefined and not set_costs(requirements, row[COSTS]) then
           row = nil
         elseif not undefined then
-          if #call.taken >= call.free_processes and is_expensive(requirements) then
+          -- If the task returns to its line, its units are lost, or were idle until they are given back: for a process that
+          -- is not free yet they are taken only if the limit makes up for them as soon.
+          if #call.taken >= call.free_processes and is_slow(requirements, call.free_horizon) then
             call.visits = 0
             return batch
           end
@@ -196,7 +185,7 @@ local function decide_batch(line, ids)
         if row[SETTLES] then
           reply[9], reply[10] = slot_keys or {}, take_marks()(requirements, line.descriptor, row[COSTS])
         end
-        if is_slow(requirements) then
+        if is_slow(requirements, LONG) then
           local marked_claims = batch.marked_claims
           marked_claims[#marked_claims + 1] = call.token
           marked_claims[#marked_claims + 1] = add_marks(claim, take_marks()(requirements))

@@ -1,11 +1,14 @@
 -- settlement.lua: corrects what was taken to its actual cost, and gives back what no task used.
 
--- Whether a limit takes more than a second to give the cost again: then units that no task has used are given back. Others
--- are lost, since the limit gives as many again about as soon.
-local function is_slow(requirements)
+-- Units that no task has used are given back if a limit takes longer (us) than this to give the cost again. Others are
+-- lost, since the limit gives as many again about as soon.
+local LONG = 1000000
+
+-- Whether a limit takes longer than a time (us) to give the cost again.
+local function is_slow(requirements, time)
   for _, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do
-      if limit.tag ~= SLOTS and 1e12 * limit.q < limit.cost * limit.p then
+      if limit.tag ~= SLOTS and time * MILLION * limit.q < limit.cost * limit.p then
         return true
       end
     end

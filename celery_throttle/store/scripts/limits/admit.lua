@@ -56,7 +56,7 @@ local function admit(requirements, wanted, is_blocked)
     first.cost = first.cost * times
   end
   commit(requirements, now + wait, times)
-  local lifetime, marks = horizon, is_slow(requirements) and take_marks()(requirements) or nil
+  local lifetime, marks = horizon, is_slow(requirements, LONG) and take_marks()(requirements) or nil
   for _, requirement in ipairs(requirements) do
     for _, limit in ipairs(requirement.limits) do
       if limit.tag == FIXED_WINDOW then
