@@ -14,9 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from celery.utils.log import get_logger
 
@@ -94,64 +95,18 @@ class LateReplyError(Exception):
     """The loop no longer waits for the end of some steps: they go on in a thread."""
 
 
-class LateSteps(Generic[T]):
-    """The rest of some steps, which a thread carries out.
+def _go_on(steps: LoopSteps[T], function: Callable[[], Any]) -> Future[T]:
+    """Carry out the rest of some steps in a thread; ``function`` as in :func:`_carry_out`."""
+    future = Future[T]()
 
-    Args:
-        steps: the steps.
-        function: returns or raises the result of the current one.
-        began: monotonic time at which the first step began.
-        on_end: called from the thread after the last one, unless :meth:`wait` has waited for it.
-    """
-
-    def __init__(
-        self,
-        steps: LoopSteps[T],
-        function: Callable[[], Any],
-        began: float,
-        on_end: Callable[[LateSteps[T]], None],
-    ) -> None:
-        self.began = began
-        self._steps = steps
-        self._function = function
-        self._on_end = on_end
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._is_awaited = True
-        self._result: Any = None
-        self._error: Exception | None = None
-        threading.Thread(target=self._run, name="throttle-late-call", daemon=True).start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._result = _carry_out(self._steps, self._function)
+            future.set_result(_carry_out(steps, function))
         except Exception as error:  # noqa: BLE001  # whoever receives the result gets it
-            self._error = error
-        with self._lock:
-            self._ended.set()
-            is_awaited = self._is_awaited
-        if not is_awaited:
-            self._on_end(self)
+            future.set_exception(error)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end; return whether it has come. Otherwise ``on_end`` will be called."""
-        if self._ended.wait(max(0.0, seconds)):
-            return True
-        with self._lock:
-            self._is_awaited = self._ended.is_set()
-        return self._is_awaited
-
-    def outcome(self) -> T | Exception:
-        """Wait for the end, and return the result of the steps or their error."""
-        self._ended.wait()
-        return self._result if self._error is None else self._error
-
-    def result(self) -> T:
-        """Wait for the end, and return the result of the steps or raise their error."""
-        outcome = self.outcome()
-        if self._error is not None:
-            raise self._error
-        return outcome  # type: ignore[return-value]  # no error
+    threading.Thread(target=run, name="throttle-late-call", daemon=True).start()
+    return future
 
 
 class LoopCalls:
@@ -169,7 +124,7 @@ class LoopCalls:
         self._queue: deque[Callable[[], None]] = deque()
         self._alarm = Alarm(timers, self._run_next)
         #: The steps that go on in threads, with what receives their outcomes.
-        self._late: dict[LateSteps[Any], Callable[[Any], None]] = {}
+        self._late: dict[Future[Any], Callable[[Any], None]] = {}
         #: How long (s) the last calls took.
         self._recent = deque[float](maxlen=tuning.RECENT_CALL_COUNT)
         self._is_closed = False
@@ -189,13 +144,13 @@ class LoopCalls:
         wait_until = began + (0.0 if self._late else self._patience())
         try:
             rest = self._begin(steps, wait_until)
-            late = LateSteps(steps, rest, began, self._on_end)
+            late = _go_on(steps, rest)
+            if wait([late], max(0.0, wait_until - time.monotonic())).done:
+                return late.result()
             self._late[late] = receive
-            if not late.wait(wait_until - time.monotonic()):
-                self.on_late()
-                raise LateReplyError
-            del self._late[late]
-            return late.result()
+            late.add_done_callback(partial(self._on_end, began))
+            self.on_late()
+            raise LateReplyError
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
         finally:
@@ -236,18 +191,18 @@ class LoopCalls:
             step = steps.send(step.store.finish(pending))
         return step.function
 
-    def _on_end(self, late: LateSteps[Any]) -> None:
-        self._recent.append(time.monotonic() - late.began)
+    def _on_end(self, began: float, late: Future[Any]) -> None:
+        self._recent.append(time.monotonic() - began)
         self._timers.call_soon(self._deliver, late)
 
-    def _deliver(self, late: LateSteps[Any]) -> None:
+    def _deliver(self, late: Future[Any]) -> None:
         """Pass on the outcome of late steps, unless that was done."""
         receive = self._late.pop(late, None)
         if receive is None:
             return
         if self._queue:
             self._alarm.set(self._remaining())
-        receive(late.outcome())
+        receive(late.exception() or late.result())
 
     def _record(self, began: float) -> None:
         """Record that calls have blocked the loop, from a monotonic time until now."""
@@ -284,7 +239,7 @@ class LoopCalls:
         self._queue.clear()
         self._alarm.cancel()
         for late in list(self._late):
-            late.outcome()
+            wait([late])
             try:
                 self._deliver(late)
             except Exception:  # the others are received all the same
