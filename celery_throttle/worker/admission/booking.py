@@ -7,7 +7,7 @@ and its line).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSet, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +42,8 @@ class Booking:
     #: Called with requests after the end of the late call that has decided about them, and with the
     #: result of each.
     conclude_late: Callable[[Sequence[Any], Sequence[Status | Exception]], None]
+    #: Requests that wait in this worker without a process, as the pool counts them.
+    idle_requests: MutableSet[Any]
     #: Held while a gate decides.
     deciding: AbstractContextManager[Any]
 
@@ -132,5 +134,9 @@ class Booking:
                 self.quota.forget_refusal(requirement)
             elif result is Status.PARKED:
                 self.quota.remember_refusal(requirement)
-        self.waiting.leave([each for each, result in results.items() if result is Status.PARKED])
+        parked = [each for each, result in results.items() if result is Status.PARKED]
+        # First: a greenlet that counts free processes while one of these is acknowledged would take
+        # the processes of as many tasks for free.
+        self.idle_requests -= set(parked)
+        self.waiting.leave(parked)
         return results

@@ -115,6 +115,7 @@ class Gate:
             self._quota,
             defer=self._deferred.add,
             conclude_late=self._conclude_all,
+            idle_requests=self.pool.idle_requests,
             deciding=self.deciding,
         )
         self.recovery = Recovery(

@@ -62,6 +62,7 @@ class Bench:
         self.brought: list[Any] = []
         self.put_off: list[tuple[Any, float]] = []
         self.left: list[Any] = []
+        self.idle_after_leave: list[Any] = []
         self.ended: list[Any] = []
         nothing: Any = SimpleNamespace(is_on=False)
         self.turns: list[Callable[[], None]] = []
@@ -79,7 +80,7 @@ class Bench:
                 park=self._park,
                 is_parked=lambda _: False,
                 conclude=self._conclude,
-                leave=self.left.extend,
+                leave=self._leave,
             ),
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
@@ -126,6 +127,10 @@ class Bench:
         if wait is None:
             return Status.PARKED
         return request.throttle_state.book(Start(time.monotonic() + wait))  # type: ignore[no-any-return]
+
+    def _leave(self, requests: Sequence[Any]) -> None:
+        self.left += requests
+        self.idle_after_leave += self.gate.pool.idle_requests
 
     def _call_after(self, _: float, call: Callable[[], None]) -> object:
         self.turns.append(call)
@@ -194,6 +199,14 @@ def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreErr
     bench.decide(request)
     assert bench.brought == [request]
     assert bench.tries == 2
+
+
+def test_tasks_that_leave_the_worker_do_not_count_as_idle(bench: Bench) -> None:
+    """Celery does not count them either, so the pool would have as many free processes too many."""
+    requests = [bench.request(waits) for _ in range(3)]
+    bench.decide(*requests)
+    assert bench.left == requests
+    assert not bench.idle_after_leave
 
 
 def test_a_task_that_is_revoked_meanwhile_takes_nothing(bench: Bench) -> None:
