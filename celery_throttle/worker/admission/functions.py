@@ -95,11 +95,18 @@ class FunctionCalls:
     Args:
         throttle: the limits of the app.
         timers: calls back in the worker's loop.
+        clock: returns the time in seconds, of which the durations of calls are differences.
     """
 
-    def __init__(self, throttle: AppLimits, timers: Timers) -> None:
+    def __init__(
+        self,
+        throttle: AppLimits,
+        timers: Timers,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._throttle = throttle
         self._timers = timers
+        self._clock = clock
         self._functions: dict[str, _Functions] = {}  # by the text of the first one
         #: Threads are shared by all functions: there are as many as calls have run at once.
         self._jobs: Queue[_Call] = Queue()
@@ -148,11 +155,11 @@ class FunctionCalls:
     def _compute_in_place(
         self, request: Any, calls: Sequence[LimitedCall], functions: _Functions
     ) -> TaskLimits | None:
-        began = time.monotonic()
+        began = self._clock()
         try:
             requirement = require(self._throttle, calls)
         finally:
-            functions.note(time.monotonic() - began)
+            functions.note(self._clock() - began)
         return set_computed(self._throttle, request, calls, requirement)
 
     def _functions_of(self, calls: Sequence[LimitedCall]) -> _Functions:
@@ -177,14 +184,14 @@ class FunctionCalls:
     def _run_calls(self) -> None:
         while True:
             call = self._jobs.get()
-            began = time.monotonic()
+            began = self._clock()
             requirement: Requirement | None = None
             error: Exception | None = None
             try:
                 requirement = require(self._throttle, call.calls)
             except Exception as wrong:  # noqa: BLE001  # the thread must not end
                 error = wrong
-            seconds = time.monotonic() - began
+            seconds = self._clock() - began
             self._timers.call_soon(self._finish, call, requirement, error, seconds)
 
     # In the worker's loop.
