@@ -108,7 +108,7 @@ def test_starts_of_blocks_are_never_over(side: Side, trace: list[Step]) -> Plan[
         wanted = Block.of(step, limit)
         reply = yield from asked(side, *wanted)
         if reply[0]:
-            _, times, at_once, later, apart, _ = reply
+            times, at_once, later, apart = reply[1:5]
             waits = [0] * at_once
             waits += [later * 1000 + number * apart for number in range(times - at_once)]
             for wait in waits:

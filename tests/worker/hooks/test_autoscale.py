@@ -18,8 +18,14 @@ pytestmark = pytest.mark.workers
 
 
 def command(name: str, worker: Worker, **arguments: int) -> Any:
-    """Return the reply of a worker, which a busy machine may keep from reading the command soon."""
-    found: Any = stops.app.control.broadcast(
+    """Return the reply of a worker, which a busy machine may keep from reading the command soon.
+
+    A worker reads only commands that were sent after it has subscribed to them. With gevent and
+    eventlet, that is some time after it says that it is ready.
+    """
+    control = stops.app.control
+    until(lambda: control.ping([worker.hostname], timeout=1, limit=1), "the worker reads commands")
+    found: Any = control.broadcast(
         name, arguments, [worker.hostname], reply=True, timeout=100, limit=1
     )
     [reply] = found

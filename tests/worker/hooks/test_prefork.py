@@ -196,7 +196,9 @@ def test_a_cold_shutdown_does_to_running_tasks_what_it_does_to_those_without_lim
     """With prefork what is acknowledged late runs again, with the others it does not.
 
     Nor does it without limits: threads run to their end, solo takes a task that is cut off for
-    failed, gevent and eventlet for done. In these three it is no certain thing which are.
+    failed, gevent and eventlet for done. In these three it is no certain thing which are. With
+    threads, Celery's handler of the signal fails. Where that ends the loop at once, no message goes
+    back; where a timer catches it, those of all tasks that are acknowledged late do.
     """
     if pool == "solo":  # one task at a time
         cut_off(stage, {101: stops.plain_late})
@@ -209,7 +211,9 @@ def test_a_cold_shutdown_does_to_running_tasks_what_it_does_to_those_without_lim
     if pool == "prefork":
         assert found == {100: (1, 0), 101: (2, 1), 0: (1, 0), 1: (2, 1), 2: (2, 1)}
     elif pool == "threads":
-        assert set(found.values()) == {(1, 1)}
+        assert found[100] == found[0] == (1, 1)
+        assert found[101] == found[1] == found[2]
+        assert found[101] in {(1, 1), (2, 2)}
     else:
         assert {times for times, _ in found.values() if times} == {1}
 
