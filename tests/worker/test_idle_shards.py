@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from celery_throttle.limits.shards import Shard
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
-from tests.servers.server import Server, valkey_command, wait_until
+from tests.servers.server import Server, wait_until
 from tests.shards import HOME_KEYS
 from tests.worker.test_shards import Bench
 from tests.workers import StartWorker
@@ -23,19 +22,10 @@ HOUR_US = 3_600_000_000
 
 
 @pytest.fixture
-def shard_server(tmp_path: Path) -> Iterator[Server]:
-    directory = tmp_path / "shards"
-    directory.mkdir()
-    server = Server(valkey_command(), directory)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def bench(
-    redis_url: str, own_server: Server, shard_server: Server, start_worker: StartWorker
+    redis_url: str, own_server: Server, erp_server: Server, start_worker: StartWorker
 ) -> Iterator[Bench]:
-    servers = {"mail": own_server, "erp": shard_server}
+    servers = {"mail": own_server, "erp": erp_server}
     bench = Bench(redis_url, servers, start_worker, lease=30)
     yield bench
     bench.close()
