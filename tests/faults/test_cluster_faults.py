@@ -6,11 +6,13 @@ The 200 keys of a limit are divided among six shards, two on each node.
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +24,9 @@ from tests.faults.scale import scaled
 from tests.faults.verdict import Faults, Verdict, judge
 from tests.servers.cluster import Cluster, Node
 from tests.servers.server import valkey_command
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11
 
 pytestmark = [pytest.mark.faults, pytest.mark.workers, pytest.mark.timeout(900)]
 
@@ -42,6 +47,9 @@ TWICE = 1
 
 #: Seconds before the faults in which the rate of the others is measured.
 CALM = 10
+
+#: Seconds between two tasks without limits.
+PLAIN_INTERVAL = 0.02
 
 Span = tuple[float, float]
 
@@ -69,6 +77,38 @@ class Slots:
 
     def keys_of(self, shards: set[Shard]) -> list[int]:
         return [key for key in range(KEYS) if ENTRY.shard_of(LimitRef("mail", f"t{key}")) in shards]
+
+
+class PlainTasks:
+    """Tasks without limits, which are sent in a thread to the workers of a bench."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._sent: list[float] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        while not self._ended.wait(PLAIN_INTERVAL):
+            self._sent.append(self._bench.now())
+            self._bench.send("plain", [len(self._sent) - 1])
+
+    def wait_until_started(self) -> None:
+        self._bench.until_started("plain", len(self._sent))
+
+    def delays(self, span: Span) -> list[float]:
+        """Return the seconds from the send to the start of those sent in a span, in order."""
+        starts = {row["number"]: row["at"] for row in reversed(self._bench.starts("plain"))}
+        sent = enumerate(self._sent)
+        return sorted(starts[number] - at for number, at in sent if span[0] <= at <= span[1])
 
 
 def lose(cluster: Cluster, bench: Bench, master: Node, by: signal.Signals) -> Span:
@@ -127,13 +167,17 @@ def test_nodes_are_lost_and_slots_move(
             bench.send("mailed", [number], f"t{number % KEYS}")
         bench.start_workers(2)
         bench.until(lambda: min(counts(bench).values()) >= 8, "starts of each key", seconds=300)
-        time.sleep(CALM)
-        before = bench.now() - CALM, bench.now()
-        spans = {
-            "killed": (first, lose(cluster, bench, first, signal.SIGKILL)),
-            "partitioned": (second, lose(cluster, bench, second, signal.SIGSTOP)),
-            "moved": (third, move(cluster, bench, slots.by_shard[moved])),
-        }
+        with PlainTasks(bench) as plain:
+            time.sleep(CALM)
+            before = bench.now() - CALM, bench.now()
+            spans = {
+                "killed": (first, lose(cluster, bench, first, signal.SIGKILL)),
+                "partitioned": (second, lose(cluster, bench, second, signal.SIGSTOP)),
+                "moved": (third, move(cluster, bench, slots.by_shard[moved])),
+            }
+        plain.wait_until_started()
+        delays = {name: plain.delays(span) for name, (_, span) in spans.items()}
+        delays["before"] = plain.delays(before)
         bench.until_started("mailed", TASKS, seconds=300)
         time.sleep(LEASE)
         starts = bench.starts("mailed")
@@ -155,6 +199,9 @@ def test_nodes_are_lost_and_slots_move(
             f"{name}, {span[1] - span[0]:.1f} s: others {others:.3f} ({others / usual:.3f} of "
             f"before), its own {own:.3f}"
         )
+    for name, some in delays.items():
+        median, p99 = (1000 * some[int(share * len(some))] for share in (0.5, 0.99))
+        print(f"{len(some)} plain tasks, {name}: {median:.1f} ms, 99% {p99:.1f} ms at most")
     # A move key by key may take longer than a call waits.
     felt = {shard_prefix(DEFAULT_PREFIX, one) for one in {*shards[first], *shards[second], moved}}
     assert lost_shards <= {*felt, DEFAULT_PREFIX}
