@@ -36,14 +36,15 @@ def run(server: Server, main: Callable[[Limiter], Awaitable[Any]], **options: An
         finally:
             await limiter.store.aclose()
 
+    before = count_connections(server)
+    result = asyncio.run(body())
+    return result, count_connections(server) - before - 1
+
+
+def count_connections(server: Server) -> int:
+    """Return how many connections were opened up to this one, which the server accepts last."""
     with redis.Redis.from_url(server.url) as client:
-        before = count_connections(client)
-        result = asyncio.run(body())
-        return result, count_connections(client) - before
-
-
-def count_connections(client: redis.Redis) -> int:
-    info: Any = client.info("stats")
+        info: Any = client.info("stats")
     return int(info["total_connections_received"])
 
 
