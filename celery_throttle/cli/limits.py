@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from celery_throttle.cli.shared.console import confirm, echo_result
 from celery_throttle.cli.shared.options import (
-    LIMIT,
     author_options,
     command,
     for_option,
@@ -17,7 +17,7 @@ from celery_throttle.cli.shared.options import (
 )
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import paused_text, preview_text, sentence
-from celery_throttle.errors import UnknownLimitError
+from celery_throttle.errors import LimitError, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.observe.status.definitions import (
@@ -96,9 +96,20 @@ def _all_text(done: str, names: list[str]) -> str:
     return f"{done} {count(len(names), 'limit')}{listed}."
 
 
+def _parse_texts(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> Any:
+    try:
+        return tuple(map(Limit.of, texts))
+    except LimitError as error:
+        whole = " ".join(texts)
+        with suppress(LimitError):
+            Limit.of(whole)
+            raise click.BadParameter(f'a limit with spaces needs quotes: "{whole}"') from None
+        raise click.BadParameter(str(error)) from None
+
+
 @command(
     takes_ref(key_option=True),
-    click.argument("texts", metavar='["50/s"]...', nargs=-1, type=LIMIT),
+    click.argument("texts", metavar="[TEXT]...", nargs=-1, callback=_parse_texts),
     click.option(
         "--weight", type=click.IntRange(1, 100), help="Weight of the lines that need the limit."
     ),

@@ -39,10 +39,10 @@ def check(target: Target, file: str, *, as_json: bool) -> None:
     """Check a rules file.
 
     Reports every mistake with its line. This needs no server. With an app, the file may refer to
-    limits that only the code defines.
+    limits that only the code defines, and routes are checked against the tasks.
     """
     try:
-        rules = load_rules(file, target.code_limits)
+        rules = _load(target, file)
     except RulesError as error:
         if not as_json:
             raise
@@ -62,7 +62,7 @@ def diff(target: Target, file: str, *, as_json: bool) -> None:
     Compares the file with the rules in force, and shows the effect on waiting tasks. Changes
     nothing.
     """
-    result = _compare(target, file, load_rules(file, target.code_limits))
+    result = _compare(target, file, _load(target, file))
     if as_json:
         echo_json(result)
     else:
@@ -76,13 +76,24 @@ def apply(target: Target, file: str, *, yes: bool, as_json: bool, **author: Any)
     The rules stay in force until the rules file of a worker changes (throttle_rules), or another
     file is applied.
     """
-    rules = load_rules(file, target.code_limits)
+    rules = _load(target, file)
     result = _compare(target, file, rules)
     if not as_json:
         _show_changes(result)
     confirm("Put these rules in force?", yes=yes or not result["changes"])
     apply_rules(target.throttle, rules, file, **author)
     echo_result(result, f"{file} is in force.", as_json=as_json)
+
+
+def _load(target: Target, file: str) -> Rules:
+    """Return the rules of a file; RulesError if it has mistakes, or tasks of the app would fail."""
+    rules = load_rules(file, target.code_limits)
+    if target.has_app:
+        app = target.throttle.app
+        app.loader.import_default_modules()
+        app.finalize()
+        target.throttle.check_rules(rules, file)
+    return rules
 
 
 def _compare(target: Target, file: str, rules: Rules) -> dict[str, Any]:

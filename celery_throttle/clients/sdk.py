@@ -100,5 +100,6 @@ def _find_sdk(client: Any) -> tuple[str, str]:
                 return found
     raise LimitValueError(
         f"{shown(client)} is no client that throttled() knows; allowed: those of "
-        f"{', '.join(_SDKS)}; wrap() is for the functions of any other SDK"
+        f"{', '.join(_SDKS)}; celery_throttle.clients has modules for HTTP clients and gRPC, and "
+        "wrap() is for the functions of any other SDK"
     )

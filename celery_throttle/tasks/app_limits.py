@@ -81,7 +81,7 @@ class AppLimits(Limiter):
         path, code = self.settings.rules, None
         with suppress(ThrottleError):  # check() reports it, and so does each task with a limit
             code = self.code_limits
-        return None if path is None else AppRules(path, code, self._check_rules)
+        return None if path is None else AppRules(path, code, self.check_rules)
 
     @property
     def declared(self) -> Declared:
@@ -97,8 +97,13 @@ class AppLimits(Limiter):
         """Whether the rules file could not be read so far: it may define any limit."""
         return self.rules_file is not None and self.declared.rules is None
 
-    def _check_rules(self, rules: Rules) -> None:
-        """Raise RulesError for rules with which tasks fail that do not fail now."""
+    def check_rules(self, rules: Rules, path: str) -> None:
+        """Raise RulesError for rules with which tasks fail that do not fail now.
+
+        ``path``: the file of the rules, for messages.
+
+        :meta private:
+        """
         old = self._declared or Declared(self.settings, None)
         new, found = Declared(self.settings, rules), []
         tasks = sorted(self.app._tasks.items())  # type: ignore[attr-defined]  # noqa: SLF001  # app.tasks would finalize the app
@@ -107,7 +112,7 @@ class AppLimits(Limiter):
             if error is not None and old.error_of(task) is None:
                 found.append(str(error))
         if found:
-            raise RulesError(str(self.settings.rules), [(None, text) for text in found])
+            raise RulesError(path, [(None, text) for text in found])
 
     @property
     def limits(self) -> Mapping[str, Limits]:  # type: ignore[override]  # read when they are used

@@ -120,7 +120,7 @@ class AppRules:
     """
 
     def __init__(
-        self, path: str, code: Mapping[str, Limits] | None, check: Callable[[Rules], None]
+        self, path: str, code: Mapping[str, Limits] | None, check: Callable[[Rules, str], None]
     ) -> None:
         self.path = path
         self.of_file: FileRules | None = None

@@ -143,6 +143,12 @@ def test_wrong_definitions(shell: Shell) -> None:
     assert "is empty" in shell.run("show", "api", "a::b", code=2)
 
 
+def test_the_words_of_a_limit_need_quotes(shell: Shell) -> None:
+    for words in (("20/s", "burst", "4"), ("3", "at", "once")):
+        error = shell.run("define", "api", *words, code=2)
+        assert f'a limit with spaces needs quotes: "{" ".join(words)}"' in error
+
+
 def test_a_limit_that_only_define_knows(shell: Shell) -> None:
     error = shell.run("define", "extra", "5/s", code=4)
     assert "limit 'extra' is not defined; this process knows: 'api', 'day', 'mail'" in error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.rules.rules import Route
@@ -30,6 +32,18 @@ def test_an_app_checks_against_its_code(app: Any, tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text("[weights]\nnobody = 2\n")
     assert "nobody" in Shell(app, "celery").run("check", str(file), code=1)
+    Shell(app, "celery-throttle").run("check", str(file))
+
+
+@pytest.mark.parametrize("name", ["check", "diff", "apply"])
+def test_routes_are_checked_against_the_tasks_of_the_app(
+    app: Any, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('[routes]\nplain = "mail:{tenant}"\n')
+    error = Shell(app, "celery").run(name, str(file), code=1)
+    assert error.startswith(f"Error: {file}: task 'plain' has no argument 'tenant'; allowed: ")
+    assert "plain" not in Shell(app, "celery").run("dump")
     Shell(app, "celery-throttle").run("check", str(file))
 
 

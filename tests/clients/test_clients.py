@@ -477,6 +477,7 @@ def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: 
         (limiter["api"], {"usage": 3}, "usage must be callable, not 3"),
         (limiter["api"], {"max_wait": -1}, "max_wait of -1 is not allowed"),
         (limiter["api"], {"cost": 0}, "cost 0 is not allowed"),
+        (limiter["api"], {"profile": "github"}, "profile must be a Profile such as .*, not 'git"),
     ):
         with pytest.raises(ValueError, match=why.replace("[", r"\[")):
             make(limit, **options)

@@ -197,13 +197,17 @@ def test_a_refused_call_is_sent_again_after_the_pause(openai_api: OpenAI, limite
     assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (2, 200)
 
 
-def test_only_the_quantity_that_refused_pauses(openai_api: OpenAI, limiter: Limiter) -> None:
+def test_only_the_quantity_that_refused_pauses(
+    openai_api: OpenAI, limiter: Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
     openai_api.replies = [openai_api.refusal("tokens", 60)]
     client = make_openai(openai_api, of_openai(limiter), retry_refused=0)
     with pytest.raises(openai.RateLimitError):
         chat(client)
     assert limiter["tokens"].peek(0).retry_after
     assert not limiter["requests"].peek(0).retry_after
+    (logged,) = [record.message for record in caplog.records if "a pause" in record.message]
+    assert logged.startswith("The API behind 'tokens' asks for a pause: no calls for ")
 
 
 def test_an_error_about_money_pauses_nobody(openai_api: OpenAI, limiter: Limiter) -> None:
@@ -306,6 +310,31 @@ def test_limits_by_the_request(openai_api: OpenAI, limiter: Limiter) -> None:
 def test_a_client_that_is_not_known(limiter: Limiter) -> None:
     with pytest.raises(LimitValueError, match=r"throttled\(\) knows; allowed: .*openai"):
         throttled(httpx.Client(), limiter["requests"])
+
+
+def test_a_misspelt_quantity_is_an_error(openai_api: OpenAI, limiter: Limiter) -> None:
+    """Its limit would take one unit of each request, and hold nothing."""
+    limits = {"requests": limiter["requests"], "token": limiter["tokens"]}
+    with pytest.raises(LimitValueError, match="'token' is no quantity of OpenAI; write 'tokens'"):
+        make_openai(openai_api, limits)
+    by_request = make_openai(openai_api, lambda _: limits)
+    with pytest.raises(LimitFunctionError, match="'token' is no quantity of OpenAI"):
+        chat(by_request)
+    assert openai_api.requests == []
+    chat(make_openai(openai_api, limits, cost={"requests": 1, "token": 500}))
+    assert taken(limiter, "tokens") == 500
+
+
+def test_the_cost_of_a_quantity_without_a_limit_is_an_error(
+    openai_api: OpenAI, limiter: Limiter
+) -> None:
+    why = "cost names 'token', which is no quantity of the limits; write 'tokens'"
+    with pytest.raises(LimitValueError, match=why):
+        make_openai(openai_api, of_openai(limiter), cost={"token": 5})
+    client = make_openai(openai_api, of_openai(limiter), cost=lambda _: {"token": 5})
+    with pytest.raises(LimitFunctionError, match=why):
+        chat(client)
+    assert openai_api.requests == []
 
 
 def test_a_call_that_times_out_costs_a_request_only(openai_api: OpenAI, limiter: Limiter) -> None:

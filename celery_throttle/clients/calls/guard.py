@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -15,6 +16,7 @@ from celery_throttle.clients.profiles.reading import Reading
 from celery_throttle.errors import (
     LimitValueError,
     ThrottleError,
+    nearest,
     raised_error,
     result_error,
     shown,
@@ -94,6 +96,11 @@ class Guard:
         max_wait: float = 0.0,
         retry_refused: int = 0,
     ) -> None:
+        if not isinstance(profile, Profile):
+            raise LimitValueError(
+                "profile must be a Profile such as celery_throttle.clients.profiles.GITHUB, not "
+                f"{shown(profile)}"
+            )
         if usage is not None and not callable(usage):
             raise LimitValueError(f"usage must be callable, not {shown(usage)}")
         self.profile = profile
@@ -112,7 +119,7 @@ class Guard:
         self._paused_until = 0.0
         self._warned_at = -WARNING_INTERVAL_SECONDS
         is_function = callable(limits) and not isinstance(limits, LimitHandle)
-        self._fixed = None if is_function else CountedLimits(self, counted_limits(limits))
+        self._fixed = None if is_function else self._count(limits)
         if self._fixed is not None and cost is not None and not callable(cost):
             self._fixed.require(cost)
 
@@ -129,9 +136,28 @@ class Guard:
         if limits is None:
             return None
         try:
-            return CountedLimits(self, counted_limits(limits))
+            return self._count(limits)
         except ThrottleError as error:
             raise result_error(function_text(function, "limits"), result, error) from None
+
+    def _count(self, limits: Any) -> CountedLimits:
+        """Return limits with their quantities.
+
+        Raises:
+            LimitError: they are none, or a quantity is a misspelt one of the profile.
+        """
+        counted = counted_limits(limits)
+        if self._cost is None and self._usage is None and self.profile.usage is not no_units:
+            known = self.profile.names()
+            for quantity in (each.quantity for each in counted if each.quantity not in known):
+                # Any other name is that of a limit of one's own: one unit of each request.
+                similar = get_close_matches(quantity, known, 1, cutoff=0.8)
+                if similar:
+                    raise LimitValueError(
+                        f"{shown(quantity)} is no quantity of {self.profile.name}; "
+                        f"write {similar[0]!r}"
+                    )
+        return CountedLimits(self, counted)
 
     def requirement(
         self, limits: CountedLimits, request: Callable[[], Any], *args: Any, **kwargs: Any
@@ -151,7 +177,7 @@ class Guard:
         if self.profile.estimate is no_units:
             return limits.require(1)
         body = request()
-        return limits.require(self.profile.estimate(body) if isinstance(body, Mapping) else {})
+        return limits.estimate(self.profile.estimate(body) if isinstance(body, Mapping) else {})
 
     @property
     def reads_bodies(self) -> bool:
@@ -220,11 +246,23 @@ class CountedLimits:
         """Return the requirement of a call of this cost; see :class:`Guard`.
 
         Raises:
-            LimitError: a cost is none.
+            LimitError: a cost is none, or is of a quantity that no limit counts.
         """
-        if isinstance(cost, Mapping):
-            cost = {each.handle.ref.name: cost.get(each.quantity, 1) for each in self._counted}
-        return self.limiter.require(self._refs, cost)
+        if not isinstance(cost, Mapping):
+            return self.limiter.require(self._refs, cost)
+        known = [each.quantity for each in self._counted]
+        unknown = next((quantity for quantity in cost if quantity not in known), None)
+        if unknown is not None:
+            raise LimitValueError(
+                f"cost names {shown(unknown)}, which is no quantity of the limits; "
+                f"{nearest(str(unknown), known)}"
+            )
+        return self.estimate(cost)
+
+    def estimate(self, units: Units) -> Requirement:
+        """Return the requirement of a call of these units; other quantities may be among them."""
+        costs = {each.handle.ref.name: units.get(each.quantity, 1) for each in self._counted}
+        return self.limiter.require(self._refs, costs)
 
     def actual(self, units: Mapping[str, Any], requirement: Requirement) -> dict[str, Any]:
         """Return the actual cost by the name of the limit; what is not told is as estimated."""

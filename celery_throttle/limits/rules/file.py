@@ -43,7 +43,7 @@ class RulesFile:
     Args:
         path: of the file.
         code: as for :func:`read_rules`.
-        check: raises RulesError for rules that this process cannot use.
+        check: raises RulesError for rules, of the path, that this process cannot use.
 
     Attributes:
         rules: The rules in force; None if the file has had none without mistakes.
@@ -55,7 +55,7 @@ class RulesFile:
         self,
         path: str,
         code: Mapping[str, Limits] | None = None,
-        check: Callable[[Rules], None] | None = None,
+        check: Callable[[Rules, str], None] | None = None,
     ) -> None:
         self.path = path
         self.rules: Rules | None = None
@@ -81,7 +81,7 @@ class RulesFile:
         try:
             rules = _parse(content, self.path, self._code)
             if self._check is not None:
-                self._check(rules)
+                self._check(rules, self.path)
         except RulesError as error:
             self.error = error
             raise

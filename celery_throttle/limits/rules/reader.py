@@ -150,8 +150,7 @@ class _Reader:
         """Yield the rows of a table; a name with a dot but no quotes is a mistake."""
         for key, value in table.items():
             inner = (*path, key)
-            is_route = path[0] == "routes" and isinstance(value, Mapping) and "limits" in value
-            if isinstance(value, Mapping) and value and not is_route:
+            if isinstance(value, Mapping) and value and not _is_route(inner, value):
                 yield from self._flatten(inner, value)
                 continue
             _, *names = map(str, inner)
@@ -247,6 +246,12 @@ class _Reader:
             row = next((found[path[:size]] for size in sizes if path[:size] in found), 1)
             located.append((_line_of(item, lines, row), mistake))
         return sorted(located)
+
+
+def _is_route(path: _Path, table: Mapping[str, Any]) -> bool:
+    """Return whether a table is a route, and not a part of a name without quotes."""
+    # A key with a dot was in quotes, so it is the whole name of a task.
+    return path[0] == "routes" and ("limits" in table or "." in path[-1])
 
 
 def _check_table(name: str, table: Any) -> None:

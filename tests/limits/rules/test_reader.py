@@ -161,6 +161,8 @@ def test_a_weight_of_an_unknown_limit() -> None:
         ("'a' = []", "route 'a': [] names no limit; allowed: a name, or a list of names"),
         ("'a' = ['mail', 'mail']", "route 'a': ['mail', 'mail'] names the same limit twice"),
         ("a = {limits = 'mail', costs = 2}", "route 'a' has the key 'costs'; allowed: 'limits', "),
+        ("'a.b' = {limit = 'mail'}", "route 'a.b' has the key 'limit'; allowed: 'limits', and"),
+        ("'a.b' = {cost = 2}", "route 'a.b' has no 'limits'; allowed: 'limits', and 'cost'"),
         ("a = {limits = 'mail', cost = 0}", "route 'a': cost 0 is not allowed; allowed: a number"),
         ("a = {limits = 'mail', cost = '{b}c'}", "route 'a': cost '{b}c' is not allowed; allowed"),
         ("a = {limits = 'mail', cost = {x = 2}}", "route 'a': cost names 'x', which is no limit "),
