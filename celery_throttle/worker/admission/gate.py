@@ -263,37 +263,44 @@ class Gate:
             if status is Status.BOOKED:
                 self._refunds.watch(request.throttle_state.start)
                 if not self._lets_go(request):
-                    self.readmit(request)
+                    self._readmit_booked(request)
+
+    def _readmit_booked(self, request: Any) -> None:
+        """Bring a booked request to the gate, unless another task has taken its process.
+
+        That may be during a call: a request that waits for a late reply has no process.
+        """
+        if self.pool.has_room() or self.outage.is_on:
+            self.readmit(request)
+        else:
+            self._unbook(request)
+            self._decide(request, self._deferred.add)
 
     def _resume(self, request: Any, start: Start | Exception | None) -> None:
-        """Decide about a request again: the late call for it has ended.
-
-        The start of the call is used in time, as any other: a task that has no process until then
-        is decided about once more.
-        """
-        self.delayed.remove(request)
-        if isinstance(start, Start):
-            self._refunds.watch(start)
-        if self._lets_go(request):
-            return
-        if isinstance(start, Exception):
-            self._decide(request, partial(self.recovery.resume, start))
-            return
-        if start is not None:
-            task: TaskState = request.throttle_state
+        """Decide about a request again: the late call for it has ended."""
+        task: TaskState = request.throttle_state
+        with self.deciding:
+            self.delayed.remove(request)
             task.arrive_at_gate()
-            task.book(start)
-        self.readmit(request)
+            result = task.book(start) if isinstance(start, Start) else start
+        if result is not None:
+            self._conclude_all([request], [result])
+        elif not self._lets_go(request):
+            self.readmit(request)
 
     def _lets_go(self, request: Any) -> bool:
         """Let go of a request if the worker stops; return whether it does."""
         if self._stopped and request.acknowledged:  # nobody else has it
             if request.throttle_state.status is Status.BOOKED:
-                request.throttle_state.move(Status.RECEIVED)
-                self.slots.end(request)
-                self._refunds.end(request.throttle_state)
+                self._unbook(request)
             self._decide_batch([request])
         return self._stopped
+
+    def _unbook(self, request: Any) -> None:
+        """Give back the units of a booked request, which has no process."""
+        request.throttle_state.move(Status.RECEIVED)
+        self.slots.end(request)
+        self._refunds.end(request.throttle_state)
 
     def _is_revoked(self, request: Any) -> bool:
         """Return whether a request was revoked, expired or was dropped; then end it."""
