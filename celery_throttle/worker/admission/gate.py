@@ -350,14 +350,18 @@ class Gate:
         self.slots.end(request)
         if task.start is not None:
             self._refunds.end(task)
-        if self.pool.idle_requests:
-            self.pool.idle_requests.discard(request)
-        self.pool.on_exit()
         self.report_outcome(request)
+        self.pool.on_exit()
 
     def report_outcome(self, request: Any) -> None:
-        """Report the outcome of a task, once, if it has ended for good."""
-        task = request.throttle_state
+        """Report the outcome of a task, once, if it has ended for good.
+
+        Celery no longer counts the task, and now sends its event, or stores its result: a greenlet
+        that counts free processes meanwhile would find one too many if the task counted as idle.
+        """
+        if self.pool.idle_requests:
+            self.pool.idle_requests.discard(request)
+        task: TaskState = request.throttle_state
         if task.outcome and not task.comes_again:
             self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""
