@@ -54,7 +54,7 @@ from celery_throttle.worker.hooks.announcements import (
     end_surplus,
 )
 from celery_throttle.worker.hooks.pool import WorkerPool
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
@@ -128,6 +128,8 @@ class Gate:
         )
         #: Requests that wait, delayed, for the end of a late call.
         self._kept: deque[Any] = deque()
+        # Never at once: without an event loop the call may end before the request is delayed.
+        self._kept_alarm = Alarm(self.timers, lambda: self.calls.run_or_queue(self._readmit_kept))
         self.calls.on_late = self._keep_deferred
         self._stopped = False
 
@@ -218,9 +220,10 @@ class Gate:
 
     def _keep(self, request: Any) -> Status:
         """Let a request wait for the end of a late call, then bring it to the gate once more."""
+        status = self.delayed.keep(request)
         self._kept.append(request)
-        self.calls.run_or_queue(self._readmit_kept)
-        return self.delayed.keep(request)
+        self._kept_alarm.set(0.0)
+        return status
 
     def _keep_deferred(self) -> None:
         for request in self._deferred.take_unacknowledged():
@@ -231,9 +234,7 @@ class Gate:
         for _ in range(min(len(self._kept), tuning.DELAYED_ROUND_SIZE)):
             self.delayed.end(self._kept.popleft())
         if self._kept:
-            self.timers.call_after(
-                tuning.DELAYED_ROUND_SECONDS, partial(self.calls.run_or_queue, self._readmit_kept)
-            )
+            self._kept_alarm.set(tuning.DELAYED_ROUND_SECONDS)
 
     # Several requests in one round trip.
 

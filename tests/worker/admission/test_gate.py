@@ -211,6 +211,25 @@ def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreErr
     assert bench.tries == 2
 
 
+def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench: Bench) -> None:
+    """The call may end in another thread at any time, where there is no event loop."""
+    request: Any = bench.request(waits)
+    request.acknowledged = False
+    steps: list[str] = []
+
+    def keep(_: Any) -> Status:
+        steps.append("kept")
+        return Status.DELAYED
+
+    gate: Any = bench.gate
+    gate.calls.is_late = True
+    gate.delayed.keep, gate.delayed.end = keep, lambda _: steps.append("ended")
+    gate.admit(request)
+    for turn in bench.turns:
+        turn()
+    assert steps == ["kept", "ended"]
+
+
 def test_tasks_that_leave_the_worker_do_not_count_as_idle(bench: Bench) -> None:
     """Celery does not count them either, so the pool would have as many free processes too many."""
     requests = [bench.request(waits) for _ in range(3)]
