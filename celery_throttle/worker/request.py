@@ -93,14 +93,14 @@ class GatedRequest:
         task = self.throttle_state
         if type == "task-started" and task.waited:
             fields |= restart_fields(self)
-        if task.receipt is not None:  # the task ends before it starts
-            send_receipt(self, waits=True)
         outcome = OUTCOMES.get(type)
         if outcome is not None:
             task.outcome = outcome
             task.comes_again = task.comes_again or bool(fields.get("requeue"))
         if type == "task-revoked":  # it may never come to the gate
             _report_outcome(self)
+        if task.receipt is not None:  # the task ends before it starts
+            send_receipt(self, waits=True)
         return super().send_event(type, **fields)  # type: ignore[misc]  # mixed in
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001  # as in Celery

@@ -103,8 +103,9 @@ def inside(number: int) -> None:
 
 
 @app.task
-def plain(number: int) -> None:
+def plain(number: int, seconds: float = 0.0) -> None:
     record("plain", str(number))
+    time.sleep(seconds)
 
 
 @app.task

@@ -54,7 +54,7 @@ from celery_throttle.worker.hooks.announcements import (
     end_surplus,
 )
 from celery_throttle.worker.hooks.pool import WorkerPool
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
@@ -128,6 +128,8 @@ class Gate:
         )
         #: Requests that wait, delayed, for the end of a late call.
         self._kept: deque[Any] = deque()
+        # Never at once: without an event loop the call may end before the request is delayed.
+        self._kept_alarm = Alarm(self.timers, lambda: self.calls.run_or_queue(self._readmit_kept))
         self.calls.on_late = self._keep_deferred
         self._stopped = False
 
@@ -218,9 +220,10 @@ class Gate:
 
     def _keep(self, request: Any) -> Status:
         """Let a request wait for the end of a late call, then bring it to the gate once more."""
+        status = self.delayed.keep(request)
         self._kept.append(request)
-        self.calls.run_or_queue(self._readmit_kept)
-        return self.delayed.keep(request)
+        self._kept_alarm.set(0.0)
+        return status
 
     def _keep_deferred(self) -> None:
         for request in self._deferred.take_unacknowledged():
@@ -231,9 +234,7 @@ class Gate:
         for _ in range(min(len(self._kept), tuning.DELAYED_ROUND_SIZE)):
             self.delayed.end(self._kept.popleft())
         if self._kept:
-            self.timers.call_after(
-                tuning.DELAYED_ROUND_SECONDS, partial(self.calls.run_or_queue, self._readmit_kept)
-            )
+            self._kept_alarm.set(tuning.DELAYED_ROUND_SECONDS)
 
     # Several requests in one round trip.
 
@@ -263,37 +264,44 @@ class Gate:
             if status is Status.BOOKED:
                 self._refunds.watch(request.throttle_state.start)
                 if not self._lets_go(request):
-                    self.readmit(request)
+                    self._readmit_booked(request)
+
+    def _readmit_booked(self, request: Any) -> None:
+        """Bring a booked request to the gate, unless another task has taken its process.
+
+        That may be during a call: a request that waits for a late reply has no process.
+        """
+        if self.pool.has_room() or self.outage.is_on:
+            self.readmit(request)
+        else:
+            self._unbook(request)
+            self._decide(request, self._deferred.add)
 
     def _resume(self, request: Any, start: Start | Exception | None) -> None:
-        """Decide about a request again: the late call for it has ended.
-
-        The start of the call is used in time, as any other: a task that has no process until then
-        is decided about once more.
-        """
-        self.delayed.remove(request)
-        if isinstance(start, Start):
-            self._refunds.watch(start)
-        if self._lets_go(request):
-            return
-        if isinstance(start, Exception):
-            self._decide(request, partial(self.recovery.resume, start))
-            return
-        if start is not None:
-            task: TaskState = request.throttle_state
+        """Decide about a request again: the late call for it has ended."""
+        task: TaskState = request.throttle_state
+        with self.deciding:
+            self.delayed.remove(request)
             task.arrive_at_gate()
-            task.book(start)
-        self.readmit(request)
+            result = task.book(start) if isinstance(start, Start) else start
+        if result is not None:
+            self._conclude_all([request], [result])
+        elif not self._lets_go(request):
+            self.readmit(request)
 
     def _lets_go(self, request: Any) -> bool:
         """Let go of a request if the worker stops; return whether it does."""
         if self._stopped and request.acknowledged:  # nobody else has it
             if request.throttle_state.status is Status.BOOKED:
-                request.throttle_state.move(Status.RECEIVED)
-                self.slots.end(request)
-                self._refunds.end(request.throttle_state)
+                self._unbook(request)
             self._decide_batch([request])
         return self._stopped
+
+    def _unbook(self, request: Any) -> None:
+        """Give back the units of a booked request, which has no process."""
+        request.throttle_state.move(Status.RECEIVED)
+        self.slots.end(request)
+        self._refunds.end(request.throttle_state)
 
     def _is_revoked(self, request: Any) -> bool:
         """Return whether a request was revoked, expired or was dropped; then end it."""
@@ -343,14 +351,18 @@ class Gate:
         self.slots.end(request)
         if task.start is not None:
             self._refunds.end(task)
-        if self.pool.idle_requests:
-            self.pool.idle_requests.discard(request)
-        self.pool.on_exit()
         self.report_outcome(request)
+        self.pool.on_exit()
 
     def report_outcome(self, request: Any) -> None:
-        """Report the outcome of a task, once, if it has ended for good."""
-        task = request.throttle_state
+        """Report the outcome of a task, once, if it has ended for good.
+
+        Celery no longer counts the task, and now sends its event, or stores its result: a greenlet
+        that counts free processes meanwhile would find one too many if the task counted as idle.
+        """
+        if self.pool.idle_requests:
+            self.pool.idle_requests.discard(request)
+        task: TaskState = request.throttle_state
         if task.outcome and not task.comes_again:
             self.outcomes.record(request.request_dict, task.outcome)
         task.outcome = ""

@@ -72,13 +72,6 @@ class Recovery:
         except Exception as error:  # noqa: BLE001  # of a result backend, say: other tasks go on
             return self.fail_or_delay(request, error)
 
-    def resume(self, error: Exception, request: Any) -> Status:
-        """Return the status of a request for which a late call has failed."""
-        if isinstance(error, StoreUnavailableError) and self.throttle.store.breaker.is_open:
-            self.outage.begin(error)
-            return self._delay(request, 0.0)
-        return self.fail_or_delay(request, error)
-
     def fail_or_delay(self, request: Any, error: Exception) -> Status:
         """Fail a request whose limits are wrong; delay it after any other error.
 

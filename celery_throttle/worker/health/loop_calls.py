@@ -105,7 +105,10 @@ def _go_on(steps: LoopSteps[T], function: Callable[[], Any]) -> Future[T]:
         except Exception as error:  # noqa: BLE001  # whoever receives the result gets it
             future.set_exception(error)
 
-    threading.Thread(target=run, name="throttle-late-call", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="throttle-late-call", daemon=True).start()
+    except RuntimeError:  # the system has no more; the call may have claimed tasks
+        run()
     return future
 
 

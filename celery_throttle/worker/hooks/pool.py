@@ -32,6 +32,9 @@ class CountedPool:
     runs_inline = False
 
     def __init__(self, pool: Any, timers: Timers, readmit: Callable[[Any], None]) -> None:
+        # Celery before 5.7 forgets, when it loses the broker, that it has reserved what runs.
+        for request in tuple(state.active_requests):
+            state.reserved_requests.add(request)
         self._pool = pool
         self._timers = timers
         self._readmit = readmit

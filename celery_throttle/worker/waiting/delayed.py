@@ -9,6 +9,7 @@ to its queue in between.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -105,13 +106,17 @@ class DelayedTasks:
             self._end(request)
 
     def readmit_all(self) -> None:
-        """Bring all delayed requests to the gate, the oldest first, some in each round."""
-        for request, (timer, _) in list(self._delays.items())[: tuning.DELAYED_ROUND_SIZE]:
-            if timer is not None:
-                self.timers.cancel(timer)
-            self._end(request)
-        if self._delays:
-            self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self.readmit_all)
+        """Bring the requests to the gate that are delayed now, the oldest first, some each round.
+
+        Those that are delayed once more wait for their new time.
+        """
+        self._readmit(deque(self._delays))
+
+    def _readmit(self, requests: deque[Any]) -> None:
+        for _ in range(min(len(requests), tuning.DELAYED_ROUND_SIZE)):
+            self.end(requests.popleft())
+        if requests:
+            self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self._readmit, (requests,))
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""

@@ -9,6 +9,7 @@ task is in Redis, and nowhere in this worker).
 from __future__ import annotations
 
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -223,6 +224,7 @@ class ParkingPolicy(WaitingPolicy):
 
     def __post_init__(self) -> None:
         self._acknowledging: deque[tuple[float, str]] = deque()
+        self._lock = threading.Lock()
 
     def divide(self, candidates: Sequence[Candidate]) -> Sequence[Sequence[Candidate]]:
         """See :class:`WaitingPolicy`: all join their lines together."""
@@ -319,11 +321,12 @@ class ParkingPolicy(WaitingPolicy):
     def take_acknowledged(self) -> list[str]:
         """See :class:`WaitingPolicy`.
 
-        Celery acknowledges in a later round of its loop, in no certain order.
+        Celery acknowledges in a later round of its loop, in no certain order. Thread-safe.
         """
         done, latest = [], time.monotonic() - tuning.ACKNOWLEDGED_AFTER_SECONDS
-        while self._acknowledging and self._acknowledging[0][0] < latest:
-            done.append(self._acknowledging.popleft()[1])
+        with self._lock:
+            while self._acknowledging and self._acknowledging[0][0] < latest:
+                done.append(self._acknowledging.popleft()[1])
         return done
 
 

@@ -16,6 +16,7 @@ from celery_throttle import StoreError, StoreUnavailableError, Throttle
 from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
+from celery_throttle.worker.admission.gates import attach_gates
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.loop_calls import run_in_place
 from celery_throttle.worker.request import GatedRequest
@@ -25,7 +26,16 @@ from celery_throttle.worker.tuning import RETRY_SECONDS
 from celery_throttle.worker.waiting.park import Candidate, SharedCallError, identity
 
 
-class Request(GatedRequest):
+class Announcer:
+    """As Celery's request, which counts as ended before it announces its end."""
+
+    on_event: Callable[[], None] = staticmethod(lambda: None)
+
+    def send_event(self, type: str, **fields: Any) -> Any:  # noqa: A002, ARG002  # as in Celery
+        self.on_event()
+
+
+class Request(GatedRequest, Announcer):
     def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
         self.task, self.id, self.expires = task, f"task-{number}", None
         self.app = task.app
@@ -64,7 +74,7 @@ class Bench:
         self.left: list[Any] = []
         self.idle_after_leave: list[Any] = []
         self.ended: list[Any] = []
-        nothing: Any = SimpleNamespace(is_on=False)
+        nothing: Any = SimpleNamespace(is_on=False, record=lambda *_: None)
         self.turns: list[Callable[[], None]] = []
         calls: Any = SimpleNamespace(
             is_late=False,
@@ -201,12 +211,47 @@ def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreErr
     assert bench.tries == 2
 
 
+def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench: Bench) -> None:
+    """The call may end in another thread at any time, where there is no event loop."""
+    request: Any = bench.request(waits)
+    request.acknowledged = False
+    steps: list[str] = []
+
+    def keep(_: Any) -> Status:
+        steps.append("kept")
+        return Status.DELAYED
+
+    gate: Any = bench.gate
+    gate.calls.is_late = True
+    gate.delayed.keep, gate.delayed.end = keep, lambda _: steps.append("ended")
+    gate.admit(request)
+    for turn in bench.turns:
+        turn()
+    assert steps == ["kept", "ended"]
+
+
 def test_tasks_that_leave_the_worker_do_not_count_as_idle(bench: Bench) -> None:
     """Celery does not count them either, so the pool would have as many free processes too many."""
     requests = [bench.request(waits) for _ in range(3)]
     bench.decide(*requests)
     assert bench.left == requests
     assert not bench.idle_after_leave
+
+
+def test_a_task_that_is_revoked_does_not_count_as_idle(bench: Bench) -> None:
+    attach_gates(bench.app, [bench.gate], lambda _: None)
+    request: Any = bench.request(waits)
+    idle: list[bool] = []
+
+    def is_revoked() -> bool:
+        state.task_ready(request)
+        request.send_event("task-revoked")
+        return True
+
+    request.is_revoked = is_revoked
+    request.on_event = lambda: idle.append(request in bench.gate.pool.idle_requests)
+    bench.decide(request)
+    assert idle == [False]
 
 
 def test_a_task_that_is_revoked_meanwhile_takes_nothing(bench: Bench) -> None:

@@ -254,6 +254,20 @@ def test_the_rest_of_the_steps_goes_on_in_a_thread(late: Late) -> None:
     assert threading.current_thread() not in threads
 
 
+def test_without_another_thread_the_loop_itself_goes_on(
+    late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It blocks then, but what the call has taken or claimed is received."""
+
+    def fail(_: threading.Thread) -> None:
+        late.server.signal(signal.SIGCONT)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    late.server.signal(signal.SIGSTOP)
+    assert late.run(late.ping())
+
+
 def test_a_fast_call_that_may_block_is_waited_for(late: Late) -> None:
     def steps() -> LoopSteps[int]:
         number: int = yield Blocking(lambda: 7)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from kombu import Connection
 
 from celery_throttle import Limiter
 from tests.apps import pools
-from tests.servers.server import wait_until
+from tests.servers.server import Server, wait_until
 from tests.worker.conftest import SIZES
 from tests.workers import StartWorker
 
@@ -200,4 +201,28 @@ def test_a_broker_without_an_event_loop(
     assert Counter(number for _, number in starts) == Counter(tasks)
     assert late(starts, 50) < LATE
     stage.until_begun(slots)
+    stage.close()
+
+
+@pytest.mark.pools("threads", "gevent", "eventlet")
+def test_tasks_that_run_count_after_a_lost_connection_to_the_broker(
+    own_server: Server, redis_url: str, pool: str, start_worker: StartWorker
+) -> None:
+    """Celery before 5.7 forgets that it has reserved them."""
+    env = {"THROTTLE_URL": redis_url}
+    worker = start_worker("tests.apps.pools", own_server.url, pool=pool, concurrency=1, env=env)
+    stage = Stage(redis_url, own_server.url)
+    stage.send(pools.stay, range(1))
+    stage.until_begun(range(1))
+    with own_server.client() as broker:
+        broker.client_kill_filter(_type="normal", skipme=True)
+    until(lambda: "Connection to broker lost" in worker.log(), "a lost connection")
+    until(lambda: worker.log().count("Connected to") == 2, "another connection")
+    stage.send(pools.bursty, range(1, 2))
+    until(lambda: worker.log().count(" received") == 2, "the next task")
+    with Celery(broker=own_server.url, set_as_current=False) as sender:
+        until(lambda: sender.control.ping([worker.hostname], limit=1), "the next round")
+    assert stage.limiter["bursty"].status().totals.granted == 0
+    stage.client.set("pools-end", 1)
+    stage.until_begun(range(2))
     stage.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from typing import Any
@@ -12,6 +13,7 @@ import redis
 from celery_throttle import Limiter
 from tests.faults.bench import Bench
 from tests.servers.rabbitmq import RabbitMQ
+from tests.servers.server import Server
 
 pytestmark = pytest.mark.workers
 
@@ -182,3 +184,29 @@ def test_a_worker_prefetches_few_of_the_others(
         bench.until(lambda: received() >= 6, "the worker has what it prefetches")
         time.sleep(3)  # for more to show: those that wait here have waited by then
         assert received() <= 24
+
+
+def test_after_an_outage_each_is_decided_about_once_more(
+    redis_url: str, own_server: Server
+) -> None:
+    """Not again and again, as long as it has to wait."""
+    conf = {**BROKER, "throttle_limits": {"api": "1/h"}, "throttle_timeout": 0.3}
+    with Bench(redis_url, own_server.url, records=redis_url, conf=conf) as bench:
+        bench.start_workers(1)
+        bench.send("early", range(4))
+        bench.until_started("early", 1)
+        bench.until(lambda: bench.stats(bench.workers[0])["postponed"] == 3, "the others wait")
+        own_server.signal(signal.SIGSTOP)
+        bench.until(lambda: len(bench.rows("modes")) == 1, "an outage")
+        own_server.signal(signal.SIGCONT)
+        bench.until(lambda: len(bench.rows("modes")) == 2, "its end")
+        with own_server.client() as client:
+
+            def count_calls() -> int:
+                stats: Any = client.info("commandstats")
+                return int(stats["cmdstat_evalsha"]["calls"])
+
+            before, began = count_calls(), time.monotonic()
+            time.sleep(1)
+            a_second = (count_calls() - before) / (time.monotonic() - began)
+        assert a_second < 20  # 1 for a poll

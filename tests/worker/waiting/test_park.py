@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,3 +177,27 @@ def test_a_limit_that_is_unknown_stops_no_task_of_another(
     unknown = UnknownLimitError
     assert statuses(policy, candidates) == [Status.PARKED, unknown, unknown]
     assert statuses(policy, candidates[1:2]) == [Status.PARKED]
+
+
+def test_no_thread_takes_an_identity_before_its_time(
+    policy: ParkingPolicy,
+) -> None:
+    """The loop and the thread of the leases take them, and each message must stay known."""
+    begin = threading.Barrier(2)
+
+    def take() -> list[str]:
+        begin.wait()
+        return policy.take_acknowledged()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for _ in range(200):
+                policy._acknowledging.extend([(0.0, "old")] * 300)
+                policy._acknowledging.append((math.inf, "new"))
+                both = [threads.submit(take) for _ in range(2)]
+                assert [one for each in both for one in each.result()] == ["old"] * 300
+                policy._acknowledging.clear()
+    finally:
+        sys.setswitchinterval(interval)
