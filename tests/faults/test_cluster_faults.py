@@ -167,6 +167,7 @@ def test_nodes_are_lost_and_slots_move(
             bench.send("mailed", [number], f"t{number % KEYS}")
         bench.start_workers(2)
         bench.until(lambda: min(counts(bench).values()) >= 8, "starts of each key", seconds=300)
+        bench.until(lambda: not bench.records.exists(bench.queue), "an empty queue", seconds=300)
         with PlainTasks(bench) as plain:
             time.sleep(CALM)
             before = bench.now() - CALM, bench.now()
