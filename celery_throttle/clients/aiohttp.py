@@ -106,8 +106,11 @@ class _AiohttpExchange(Exchange[ClientResponse]):
     def watch(self, response: ClientResponse, call: GuardedCall[ClientResponse]) -> bool:
         """The response releases its connection at the end of its body, read or not."""
         response.content = _PassingContent(response.content, call)  # type: ignore[assignment]  # it has the methods
-        if response.connection is not None:
-            response.connection.add_callback(release_later(call, response.content.is_eof))
+        release = release_later(call, response.content.is_eof)
+        if response.connection is None:  # the whole body came with the headers
+            release()
+        else:
+            response.connection.add_callback(release)
         return True
 
 
