@@ -20,6 +20,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
+from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps
 
 
@@ -152,5 +153,5 @@ class _PassingContent:
     async def _pass(self, piece: bytes) -> bytes:
         self._call.feed(piece)
         if self._content.at_eof():
-            await arun_steps(self._call.finish())
+            await run_to_end(arun_steps(self._call.finish()))
         return piece
