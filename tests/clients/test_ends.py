@@ -7,10 +7,13 @@ from math import inf, nan
 from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 
 from celery_throttle import Limiter, wrap
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
+from celery_throttle.clients.httpx import ThrottledTransport
+from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import Answer, Api
 
 LIMITS = {"tokens": "1000/d burst 1000", "pool": "2 at once"}
@@ -92,4 +95,16 @@ def test_a_limit_that_is_undefined_meanwhile_loses_neither_the_result_nor_the_sl
     own = {"tokens": limiter["own"], "requests": limiter["pool"]}
     call = wrap(own, send, cost={"tokens": 40}, usage=lambda _: {"tokens": 10})
     assert call() == "paid"
+    assert used(limiter)[1] == 0
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_body_that_is_nested_too_deep_is_passed_on(
+    api: Api, limiter: Limiter, status: int
+) -> None:
+    body = b"[" * 200_000
+    api.answers = [Answer(status, {"content-type": "application/json"}, body)]
+    transport = ThrottledTransport(limits(limiter), profile=OPENAI, cost={"tokens": 400})
+    with httpx.Client(transport=transport) as client:
+        assert client.get(api.url).content == body
     assert used(limiter)[1] == 0
