@@ -102,7 +102,7 @@ class Reservation:
         if error is None:
             self._end_unsettled()
         elif self._acquisition is not None:
-            with suppress(StoreError):  # the error of the body takes precedence
+            with suppress(ThrottleError):  # the error of the body takes precedence
                 self.settle(0)
 
     async def __aenter__(self) -> Self:
@@ -112,7 +112,7 @@ class Reservation:
         if error is None:
             self._end_unsettled()
         elif self._acquisition is not None:
-            with suppress(StoreError):
+            with suppress(ThrottleError):
                 await run_to_end(self.asettle(0))
 
     def __del__(self) -> None:
