@@ -392,8 +392,12 @@ class Store:
     async def aclose(self) -> None:
         """Close the connection of the running event loop, once the calls under way have ended."""
         shared = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if shared is not None and shared.connection is not None:
-            await shared.connection.aclose()
+        if shared is None:
+            return
+        async with shared.lock:  # a call under way may open it
+            connection = shared.connection
+        if connection is not None:
+            await connection.aclose()
 
 
 class Serverless(Store):
