@@ -218,8 +218,8 @@ def test_closing_waits_for_a_call_that_still_connects(own_server: Server) -> Non
         limiter.store.close()
         before = len(client.client_list())
         (call,) = begin(limiter, 1)
-        while not limiter.store._by_loop:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert limiter.store._by_loop
         await limiter.store.aclose()
         assert (await call).allowed
         wait_until(lambda: len(client.client_list()) <= before, "a closed connection", 5)
