@@ -20,6 +20,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
+from celery_throttle.limiter.leases import run_to_end
 from celery_throttle.store.steps import arun_steps
 
 
@@ -106,8 +107,11 @@ class _AiohttpExchange(Exchange[ClientResponse]):
     def watch(self, response: ClientResponse, call: GuardedCall[ClientResponse]) -> bool:
         """The response releases its connection at the end of its body, read or not."""
         response.content = _PassingContent(response.content, call)  # type: ignore[assignment]  # it has the methods
-        if response.connection is not None:
-            response.connection.add_callback(release_later(call, response.content.is_eof))
+        release = release_later(call, response.content.is_eof)
+        if response.connection is None:  # the whole body came with the headers
+            release()
+        else:
+            response.connection.add_callback(release)
         return True
 
 
@@ -149,5 +153,5 @@ class _PassingContent:
     async def _pass(self, piece: bytes) -> bytes:
         self._call.feed(piece)
         if self._content.at_eof():
-            await arun_steps(self._call.finish())
+            await run_to_end(arun_steps(self._call.finish()))
         return piece

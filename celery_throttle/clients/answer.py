@@ -77,7 +77,7 @@ class ApiAnswer:
             return None
         try:
             return json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):  # the API decides how deep it is
             return None
 
     def find(self, path: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -37,8 +37,8 @@ class Urllib3Request:
     method: str
     host: str
     path: str
-    headers: Any
-    body: Any
+    headers: Any = field(repr=False)
+    body: Any = field(repr=False)
 
 
 def throttle_manager(manager: Any, limits: GuardedLimits, **options: Any) -> Any:

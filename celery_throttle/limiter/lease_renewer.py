@@ -1,6 +1,8 @@
 """Renews the leases of slots that are held outside tasks, in one thread of a process.
 
-The thread runs while slots are held. After a fork the child starts its own.
+The thread runs while slots are held. After a fork the child starts its own. If nothing refers to
+the owner of a slot any more, as when its event loop was closed, nobody can release the slot: its
+lease is not renewed.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from celery_throttle.limits.key import LimitRef
 
@@ -20,8 +24,12 @@ RENEWALS_PER_LEASE = 3
 #: Seconds between two looks for leases to renew. The shortest lease lasts a second.
 CHECK_SECONDS = 0.2
 
+#: Seconds until a failed renewal is repeated, at most: the lease may outlast an outage.
+RETRY_SECONDS = 1.0
+
 
 class _HeldLease(NamedTuple):
+    holder: str
     refs: Sequence[LimitRef]
     lease: float
     due: float
@@ -40,27 +48,31 @@ class LeaseRenewer:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._held: dict[str, _HeldLease] = {}
+        self._held = WeakKeyDictionary[object, _HeldLease]()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, holder: str, refs: Sequence[LimitRef], lease: float) -> None:
-        """Renew the slots of a holder from now on, for ``lease`` seconds each time."""
+    def add(self, owner: object, holder: str, refs: Sequence[LimitRef], lease: float) -> None:
+        """Renew the slots of a holder from now on, for ``lease`` seconds each time.
+
+        ``owner``: the object that releases them. Without it, they are not renewed.
+        """
         if self._pid != os.getpid():
             self._reset()
         with self._lock:
-            self._held[holder] = _HeldLease(refs, lease, _next_due(lease))
+            self._held[owner] = _HeldLease(holder, refs, lease, _due_after(lease))
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._renew_all, name="throttle-slots", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread
 
-    def remove(self, holder: str) -> None:
-        """Stop renewing the slots of a holder."""
+    def remove(self, owner: object) -> None:
+        """Stop renewing the slots of an owner."""
         if self._pid == os.getpid():
             with self._lock:
-                self._held.pop(holder, None)
+                self._held.pop(owner, None)
 
     def _renew_all(self) -> None:
         while self._renew_due():
@@ -73,15 +85,17 @@ class LeaseRenewer:
                 self._thread = None
                 return False
             now = time.monotonic()
-            due = [(holder, held) for holder, held in self._held.items() if held.due <= now]
-        for holder, held in due:
+            due = [(owner, held) for owner, held in self._held.items() if held.due <= now]
+        for owner, held in due:
+            next_due = _due_after(held.lease, RETRY_SECONDS)
             with suppress(Exception):  # whatever failed, the next renewal may succeed
-                self._renew(holder, held.refs, held.lease)
+                self._renew(held.holder, held.refs, held.lease)
+                next_due = _due_after(held.lease)
             with self._lock:
-                if holder in self._held:
-                    self._held[holder] = held._replace(due=_next_due(held.lease))
+                if self._held.get(owner) is held:
+                    self._held[owner] = held._replace(due=next_due)
         return True
 
 
-def _next_due(lease: float) -> float:
-    return time.monotonic() + lease / RENEWALS_PER_LEASE
+def _due_after(lease: float, most: float = inf) -> float:
+    return time.monotonic() + min(most, lease / RENEWALS_PER_LEASE)

@@ -102,7 +102,7 @@ class Reservation:
         if error is None:
             self._end_unsettled()
         elif self._acquisition is not None:
-            with suppress(StoreError):  # the error of the body takes precedence
+            with suppress(ThrottleError):  # the error of the body takes precedence
                 self.settle(0)
 
     async def __aenter__(self) -> Self:
@@ -112,7 +112,7 @@ class Reservation:
         if error is None:
             self._end_unsettled()
         elif self._acquisition is not None:
-            with suppress(StoreError):
+            with suppress(ThrottleError):
                 await run_to_end(self.asettle(0))
 
     def __del__(self) -> None:
@@ -149,7 +149,8 @@ class Slot:
 
     The ``with`` takes the slot when it begins, gives the :class:`~celery_throttle.Decision` to
     ``as``, and releases the slot when it ends. Until then, a thread renews the lease. If the server
-    cannot be reached for longer than the lease, another holder may take the slot.
+    cannot be reached for longer than the lease, another holder may take the slot. A slot whose
+    ``with`` can never end, as when its event loop was closed, is free when its lease has run out.
 
     After its release, another ``with`` can take the slot again. While the slot is held, a second
     ``with`` raises :class:`~celery_throttle.ThrottleError`.
@@ -178,12 +179,12 @@ class Slot:
             raise
         if self.acquisition.from_server:
             refs = self.acquisition.requirement.refs
-            self._limiter.lease_renewer.add(self._holder, refs, self._lease)
+            self._limiter.lease_renewer.add(self, self._holder, refs, self._lease)
         return self.acquisition.decision
 
     def _release(self) -> Plan[None]:
         holder, self._holder = self._holder, ""
-        self._limiter.lease_renewer.remove(holder)
+        self._limiter.lease_renewer.remove(self)
         acquisition, self.acquisition = self.acquisition, None
         if acquisition is not None:
             self._limiter.return_slots(acquisition)

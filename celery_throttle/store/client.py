@@ -224,7 +224,7 @@ class Store:
                 connection = idle.pop()
             except IndexError:  # another thread took it
                 break
-            if connection.is_fresh() or self._is_good(connection):
+            if self._is_good(connection):
                 return connection
             self._discard(connection)
         return None
@@ -239,7 +239,7 @@ class Store:
             self.breaker.check()
         shared = self._by_loop.get(asyncio.get_running_loop())
         connection = None if shared is None else shared.connection
-        if connection is None or not connection.is_fresh():
+        if connection is None or not (self._is_current(connection) and connection.is_fresh()):
             connection = await self._share()
         try:
             reply = await connection.request(call.packed)
@@ -256,7 +256,7 @@ class Store:
         async with shared.lock:
             connection = shared.connection
             if connection is not None:
-                if connection.is_fresh() or self._is_good(connection):
+                if self._is_good(connection):
                     return connection
                 shared.connection = None
                 self._discard(connection)
@@ -277,7 +277,10 @@ class Store:
     # Rare cases, for blocking code and asyncio.
 
     def _is_good(self, connection: AnyConnection) -> bool:
-        return connection.generation == self._servers.generation and connection.is_open()
+        return self._is_current(connection) and (connection.is_fresh() or connection.is_open())
+
+    def _is_current(self, connection: AnyConnection) -> bool:
+        return connection.generation == self._servers.generation
 
     def _discard(self, connection: AnyConnection) -> None:
         """Close a connection that is not good: behind the same address there may be a replica."""
@@ -389,8 +392,12 @@ class Store:
     async def aclose(self) -> None:
         """Close the connection of the running event loop, once the calls under way have ended."""
         shared = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if shared is not None and shared.connection is not None:
-            await shared.connection.aclose()
+        if shared is None:
+            return
+        async with shared.lock:  # a call under way may open it
+            connection = shared.connection
+        if connection is not None:
+            await connection.aclose()
 
 
 class Serverless(Store):

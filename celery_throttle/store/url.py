@@ -51,6 +51,8 @@ def safe_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:  # a user and a password may precede the host all the same
         scheme, rest = "", url
+    if "=" in rest.partition("?")[2].rpartition("@")[0]:  # an option, or an unescaped password
+        return f"{scheme}{separator}..."
     return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}"
 
 

@@ -77,3 +77,8 @@ def test_a_connection_that_was_not_allowed_is_not_lost(api: Api, limiter: Limite
         with pytest.raises(Throttled):
             manager.request("GET", api.url, pool_timeout=1)
     assert len(api.paths) == 5
+
+
+def test_a_request_that_is_shown_has_no_secrets() -> None:
+    request = Urllib3Request("GET", "host", "/", {"authorization": "s3cret"}, b"s3cret")
+    assert repr(request) == "Urllib3Request(method='GET', host='host', path='/')"

@@ -44,6 +44,28 @@ def test_an_error_refunds_a_reservation(limiter: Limiter, caplog: pytest.LogCapt
     assert forgotten(caplog) == []
 
 
+def test_an_error_is_raised_though_its_limit_is_undefined_meanwhile(redis_url: str) -> None:
+    limiter = Limiter(redis_url)
+
+    def fail() -> None:
+        limiter["own"].define("100/d burst 100")
+        with limiter["own"].reserve(5):
+            limiter["own"].undefine()
+            raise ZeroDivisionError
+
+    async def afail() -> None:
+        await asyncio.to_thread(limiter["own"].define, "100/d burst 100")
+        async with await limiter["own"].areserve(5):
+            await asyncio.to_thread(limiter["own"].undefine)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(afail())
+    limiter.store.close()
+
+
 def test_an_error_after_the_settlement_refunds_nothing(limiter: Limiter) -> None:
     def fail_late() -> None:
         with limiter["tokens"].reserve(50) as reservation:

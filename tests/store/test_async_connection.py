@@ -14,7 +14,7 @@ import redis
 
 from celery_throttle import Limiter, StoreUnavailableError
 from celery_throttle.store import breaker as breaker_module
-from tests.servers.server import Server
+from tests.servers.server import Server, wait_until
 
 CALLS = 300
 LIMITS = {"api": f"1/h burst {CALLS}", "fast": "200/s burst 1"}
@@ -212,6 +212,23 @@ def test_closing_waits_for_the_calls_under_way(own_server: Server) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of loops that end without aclose()
+def test_closing_waits_for_a_call_that_still_connects(own_server: Server) -> None:
+    async def main(client: redis.Redis) -> None:
+        limiter = Limiter(own_server.url, LIMITS)
+        limiter["api"].try_acquire()  # so that the server has the script
+        limiter.store.close()
+        before = len(client.client_list())
+        (call,) = begin(limiter, 1)
+        await asyncio.sleep(0)
+        assert limiter.store._by_loop
+        await limiter.store.aclose()
+        assert (await call).allowed
+        wait_until(lambda: len(client.client_list()) <= before, "a closed connection", 5)
+
+    with redis.Redis.from_url(own_server.url) as client:
+        asyncio.run(main(client))
+
+
 def test_each_loop_has_a_connection_of_its_own(own_server: Server) -> None:
     limiter = Limiter(own_server.url, LIMITS)
 

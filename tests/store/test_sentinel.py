@@ -105,6 +105,19 @@ def test_calls_of_a_loop_follow_the_master_together(two: Two) -> None:
     asyncio.run(main())
 
 
+def test_calls_leave_a_master_once_another_call_has_found_its_successor(
+    two: Two, end_of: MakeEnd
+) -> None:
+    """Both take calls, as if the network was split; calls do not pause, so no socket is tested."""
+    limiter = Limiter(two.url, LIMITS)
+    end = end_of(limiter)
+    end["api"].try_acquire()
+    two.name(two.second)
+    end["api"].try_acquire()
+    limiter.store.connection().close()  # asks the Sentinel
+    assert end["api"].try_acquire().remaining == 99
+
+
 def test_a_replica_that_is_named_is_not_talked_to(two: Two, end_of: MakeEnd) -> None:
     demote(two.first, two.second)
     limiter = end_of(Limiter(two.url, LIMITS))

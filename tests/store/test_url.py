@@ -143,6 +143,21 @@ def test_a_url_without_its_secrets() -> None:
     assert is_store_url(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://host/0?password=s3@s3cret",
+        "redis://user:s3cret@host?password=s3@s3cret",
+        "rediss+sentinel://host/m?sentinel_password=s3@s3cret",
+        "unix:///run/a.sock?password=s3@s3cret",
+        "redis://user:s3cret?x=1@host",
+        "redis://user:s3cret?1@host",
+    ],
+)
+def test_a_url_that_is_shown_has_no_secrets(url: str) -> None:
+    assert "s3cret" not in safe_url(url)
+
+
 def test_an_address_that_is_shown_has_no_secrets() -> None:
     assert "s3cret" not in f"{node('redis://:s3cret@host')!r} {node('redis://:s3cret@host')}"
 

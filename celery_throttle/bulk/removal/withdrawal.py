@@ -107,10 +107,10 @@ class Withdrawal:
         self._done: list[int] = []
 
     def __enter__(self) -> None:
-        self._renewer.add(self._claimant.name, (), self._claimant.lease)
+        self._renewer.add(self, self._claimant.name, (), self._claimant.lease)
 
     def __exit__(self, *_: object) -> None:
-        self._renewer.remove(self._claimant.name)
+        self._renewer.remove(self)
         try:
             self._store.run(self._report_call(self._done))
             self._requeue()

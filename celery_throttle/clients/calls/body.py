@@ -85,7 +85,7 @@ class WatchedBody:
 def _parsed(text: bytes | bytearray) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the API decides how deep it is
         return None
 
 

@@ -22,13 +22,13 @@ from celery_throttle.clients.calls.body import WatchedBody
 from celery_throttle.clients.calls.guard import CountedLimits, Guard
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
-from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled
-from celery_throttle.limiter.leases import Slot, enter_step, exit_step
+from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step, run_to_end
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps, arun_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +171,10 @@ class GuardedCall(Generic[R]):
                 exchange.give_up(response)
             repeats = refused and self.retries > 0 and exchange.is_repeatable()
         except BaseException:
-            yield _step(lambda: exchange.close(response))
-            yield from self._end(self.limits.kept((REQUESTS,)))
+            try:
+                yield _step(lambda: exchange.close(response))
+            finally:
+                yield from self._end(self.limits.kept((REQUESTS,)))
             raise
         yield from self._end_or_watch(response, reading)
         return response, reading if repeats else None
@@ -206,7 +208,7 @@ class GuardedCall(Generic[R]):
             names = [ref.name for ref, each in answers.items() if _may_pause(each)]
             if self._pause and names:
                 self.guard.log_pause(names, self._pause)
-        except StoreError as error:
+        except ThrottleError as error:
             _log_unreported(error)
 
     def _end_or_watch(self, response: R, reading: Reading) -> Steps[None]:
@@ -249,15 +251,17 @@ class GuardedCall(Generic[R]):
         actual = self.limits.actual(units, self.requirement) if units else None
         if actual is None and self.limits.has_estimates:
             self.guard.log_unknown_usage(self.limits.names)
-        if self._answer is not None and body.document is not None:
-            # Some APIs refuse with status 200: the body says so.
-            answer = self._answer.with_body(lambda: body.document)
-            if self.guard.profile.reads_accepted(answer):
-                reading = read(self.guard.profile, answer, time.time())
-                yield from self._learn(reading)
-                if reading.meaning is Meaning.REFUSAL:
-                    actual = self.limits.kept(self.guard.profile.refused_costs)
-        yield from self._end(actual)
+        try:
+            if self._answer is not None and body.document is not None:
+                # Some APIs refuse with status 200: the body says so.
+                answer = self._answer.with_body(lambda: body.document)
+                if self.guard.profile.reads_accepted(answer):
+                    reading = read(self.guard.profile, answer, time.time())
+                    if reading.meaning is Meaning.REFUSAL:
+                        actual = self.limits.kept(self.guard.profile.refused_costs)
+                    yield from self._learn(reading)
+        finally:
+            yield from self._end(actual)
 
     def repeat(self, refusal: Reading) -> Steps[GuardedCall[R] | None]:
         """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
@@ -283,14 +287,26 @@ class GuardedCall(Generic[R]):
         return call
 
     def _end(self, actual: dict[str, Any] | None) -> Steps[None]:
-        """Settle the estimate, if the ``actual`` cost is known, and release the slot."""
-        acquired = self._acquired
-        if actual is not None and self.limits.has_estimates and acquired is not None:
-            try:
-                yield from self._limiter.plan_steps(self._limiter.plans.settle(acquired, actual))
-            except StoreError as error:  # the estimate counts
-                _log_unreported(error)
-        yield from self.release()
+        """Settle the estimate, if the ``actual`` cost is known, and release the slot.
+
+        Asyncio may cancel the call again meanwhile: scopes of anyio do so at each of its waits.
+        """
+        settles = actual is not None and self.limits.has_estimates and self._acquired is not None
+        if settles or self._slot is not None:
+            yield Step(
+                lambda: run_steps(self._settle(actual if settles else None)),
+                lambda: run_to_end(arun_steps(self._settle(actual if settles else None))),
+            )
+
+    def _settle(self, actual: dict[str, Any] | None) -> Steps[None]:
+        acquired, plans = self._acquired, self._limiter.plans
+        try:
+            if actual is not None and acquired is not None:
+                yield from self._limiter.plan_steps(plans.settle(acquired, actual))
+        except ThrottleError as error:  # the estimate counts
+            _log_unreported(error)
+        finally:
+            yield from self.release()
 
     def release(self) -> Steps[None]:
         """Release the slot, if one is held."""
@@ -330,5 +346,5 @@ def _sleep(seconds: float) -> Plan[None]:
     yield Sleep(seconds)
 
 
-def _log_unreported(error: StoreError) -> None:
+def _log_unreported(error: ThrottleError) -> None:
     logger.warning("A response or the end of a call was not reported to its limits: %s", error)

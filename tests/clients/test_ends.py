@@ -1,0 +1,110 @@
+"""The end of a guarded call: whatever happens, the slot is released and the estimate settled."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf, nan
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+
+from celery_throttle import Limiter, wrap
+from celery_throttle.clients.aiohttp import ThrottledMiddleware
+from celery_throttle.clients.httpx import ThrottledTransport
+from celery_throttle.clients.profiles.models import OPENAI
+from tests.clients.api import Answer, Api
+
+LIMITS = {"tokens": "1000/d burst 1000", "pool": "2 at once"}
+
+
+def used(limiter: Limiter) -> tuple[int, int]:
+    """Tokens and slots in use."""
+    return 1000 - limiter["tokens"].peek(0).remaining, 2 - limiter["pool"].peek(0).remaining
+
+
+def limits(limiter: Limiter) -> Any:
+    return {"tokens": limiter["tokens"], "requests": limiter["pool"]}
+
+
+@pytest.mark.parametrize("answer", [Answer(), Answer(204, {}, b""), Answer(body=b"x" * 300_000)])
+def test_a_response_of_aiohttp_that_nobody_reads_releases_its_slot(
+    api: Api, limiter: Limiter, answer: Answer
+) -> None:
+    async def main() -> None:
+        api.answers = [answer]
+        middleware = ThrottledMiddleware(limiter["pool"])
+        async with aiohttp.ClientSession(middlewares=[middleware]) as session:
+            async with session.get(api.url) as response:
+                assert response.status == answer.status
+            for _ in range(100):
+                if used(limiter)[1] == 0:
+                    break
+                await asyncio.sleep(0.02)
+        await limiter.store.aclose()
+
+    asyncio.run(main())
+    assert used(limiter)[1] == 0
+
+
+def test_a_call_that_is_cancelled_again_while_it_ends_is_settled_and_releases_its_slot(
+    limiter: Limiter,
+) -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def send() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        call = wrap(limits(limiter), send, cost={"tokens": 400}, usage=lambda _: {})
+        task = asyncio.create_task(call())
+        await begun.wait()
+        while not task.done():  # as cancel scopes of anyio do
+            task.cancel()
+            await asyncio.sleep(0)
+        await limiter.store.aclose()
+
+    asyncio.run(main())
+    assert used(limiter) == (0, 0)
+
+
+@pytest.mark.parametrize("usage", [-5, "many", None, nan, inf, [], {"tokens": "x"}])
+def test_a_usage_that_is_no_cost_loses_neither_the_result_nor_the_slot(
+    limiter: Limiter, caplog: pytest.LogCaptureFixture, usage: Any
+) -> None:
+    def pay() -> str:
+        return "paid"
+
+    call = wrap(limits(limiter), pay, cost={"tokens": 400}, usage=lambda _: usage)
+    assert call() == "paid"
+    assert "was not reported to its limits: cost" in caplog.text
+    assert used(limiter) == (400, 0)
+
+
+def test_a_limit_that_is_undefined_meanwhile_loses_neither_the_result_nor_the_slot(
+    limiter: Limiter,
+) -> None:
+    limiter["own"].define("100/d burst 100")
+
+    def send() -> str:
+        limiter["own"].undefine()
+        return "paid"
+
+    own = {"tokens": limiter["own"], "requests": limiter["pool"]}
+    call = wrap(own, send, cost={"tokens": 40}, usage=lambda _: {"tokens": 10})
+    assert call() == "paid"
+    assert used(limiter)[1] == 0
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_body_that_is_nested_too_deep_is_passed_on(
+    api: Api, limiter: Limiter, status: int
+) -> None:
+    body = b"[" * 200_000
+    api.answers = [Answer(status, {"content-type": "application/json"}, body)]
+    transport = ThrottledTransport(limits(limiter), profile=OPENAI, cost={"tokens": 400})
+    with httpx.Client(transport=transport) as client:
+        assert client.get(api.url).content == body
+    assert used(limiter)[1] == 0
