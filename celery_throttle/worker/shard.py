@@ -145,6 +145,7 @@ class Shard:
             report_ungated=self._status.report_ungated,
             refresh_rules=self._refresh_rules,
             deciding=connection.deciding,
+            stepped_out=connection.stepped_out,
             learn=self._learn,
         )
         dispatcher = Dispatcher(

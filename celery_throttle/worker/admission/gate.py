@@ -60,8 +60,12 @@ from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import SharedCallError, WaitingPolicy
+from celery_throttle.worker.waiting.stepped_out import SteppedOutRequests
 
 logger = get_logger(__name__)
+
+#: The task no longer waits in this worker.
+_LEAVING = (Status.ADMITTED, Status.PARKED, Status.ENDED)
 
 
 @dataclass(eq=False, repr=False)
@@ -90,6 +94,7 @@ class Gate:
     #: Held while a gate of this worker decides: without an event loop, requests come here in
     #: several threads or greenlets.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    stepped_out: SteppedOutRequests = field(default_factory=SteppedOutRequests)
 
     def __post_init__(self) -> None:
         self._refunds = Refunds(self.throttle, self.calls, self.timers, self.deciding)
@@ -156,6 +161,8 @@ class Gate:
             status = decide(request)
             if status in WAITING_HERE and request in state.reserved_requests:
                 idle_requests.add(request)
+            if self.stepped_out and status in _LEAVING:
+                self.stepped_out.discard(request)
         return status
 
     def _decide_arrived(self, request: Any) -> Status:
@@ -306,7 +313,7 @@ class Gate:
     def _is_revoked(self, request: Any) -> bool:
         """Return whether a request was revoked, expired or was dropped; then end it."""
         try:
-            revoked = request not in state.reserved_requests or request.revoked()
+            revoked = self.stepped_out.is_dropped(request) or request.revoked()
         except Exception as error:  # noqa: BLE001  # of a result backend, say
             self.recovery.delay(request, error)
             return True
@@ -336,6 +343,15 @@ class Gate:
         if status is Status.BOOKED:  # its limits were removed
             self.delayed.add(request, 0.0)
 
+    def _let_go_stepped_out(self, request: Any) -> None:
+        """Let go of a stepped-out request, wherever it waits in this worker."""
+        # A late call may have ended its wait. If it is on its way here, `step_out` stops once more.
+        is_arriving = request.throttle_state.status is Status.STEPPED_OUT
+        if request in self.stepped_out and not is_arriving:
+            self.delayed.remove(request)
+            self._lets_go(request)
+            self.stepped_out.discard(request)
+
     def _queued_requests(self) -> Iterable[Any]:
         """Return the requests of this gate that wait for a process, the next first."""
         return (each for each in self.pool.queued_requests() if gate_of(each) in (self, None))
@@ -346,6 +362,7 @@ class Gate:
         """Record that a task has ended, in whatever way, or was not started after all."""
         task: TaskState = request.throttle_state
         task.end()
+        self.stepped_out.discard(request)
         if task.claim is not None:
             task.claim.end()
         self.slots.end(request)
@@ -376,6 +393,8 @@ class Gate:
         state.task_ready(request)
         self.slots.end(request)
         task.step_out()
+        if request.acknowledged:
+            self.stepped_out.add(request)
         # They belong to that run: a revoke would terminate the run that has its process now.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
@@ -392,8 +411,12 @@ class Gate:
         """Let go of all tasks that the pool does not have. Thread-safe; it may be called again."""
         with self.deciding:
             self._stopped = True
+            requests = [each for each in list(self.stepped_out) if gate_of(each) in (self, None)]
+            for request in requests:
+                self.stepped_out.is_dropped(request)  # reserves it
             self.calls.close()
-            self._deferred.decide_all()
+            for request in requests:
+                self._let_go_stepped_out(request)
             self.delayed.forget()
             self._refunds.give_back()
             for request in list(self.pool.idle_requests):

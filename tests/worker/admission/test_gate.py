@@ -36,6 +36,8 @@ class Announcer:
 
 
 class Request(GatedRequest, Announcer):
+    acknowledged = False
+
     def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
         self.task, self.id, self.expires = task, f"task-{number}", None
         self.app = task.app
@@ -81,6 +83,7 @@ class Bench:
             must_wait=lambda: True,
             run_or_queue=lambda function: function(),
             run=lambda steps, _: run_in_place(steps),
+            close=lambda: None,
         )
         self.gate = Gate(
             self.throttle,
@@ -100,6 +103,8 @@ class Bench:
                 add=self._put_off,
                 end=self.brought.append,
                 keep=None,
+                remove=lambda _: None,
+                forget=lambda: None,
             ),
             calls=calls,
             outcomes=nothing,
@@ -214,7 +219,6 @@ def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreErr
 def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench: Bench) -> None:
     """The call may end in another thread at any time, where there is no event loop."""
     request: Any = bench.request(waits)
-    request.acknowledged = False
     steps: list[str] = []
 
     def keep(_: Any) -> Status:
@@ -278,7 +282,9 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
         started.append(request)
 
     connection: Any = SimpleNamespace(
-        consumer=SimpleNamespace(on_task_request=on_task_request), gate_for=lambda _: bench.gate
+        consumer=SimpleNamespace(on_task_request=on_task_request),
+        gate_for=lambda _: bench.gate,
+        stepped_out=bench.gate.stepped_out,
     )
     for request in (dropped, broken, kept):
         BrokerConnection.readmit(connection, request)
@@ -307,6 +313,31 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     turn()
     assert bench.tries == 1
     assert bench.left == [request]
+
+
+@pytest.mark.parametrize(
+    "status", [Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.BOOKED, Status.DELAYED]
+)
+def test_a_gate_that_stops_lets_go_of_a_stepped_out_task_wherever_it_waits(
+    bench: Bench, status: Status
+) -> None:
+    """Celery has dropped it, and its message is acknowledged: no broker delivers it again."""
+    requests: list[Any] = [bench.request(waits) for _ in range(3)]
+    for request in requests:
+        request.acknowledged = True
+        request.throttle_state.move(Status.ADMITTED)
+        request.throttle_state.move(Status.RUNNING)
+        bench.gate.step_out(request, [("api", None, 1_000_000)])
+        request.throttle_state.move(Status.RECEIVED)
+    waiting, running, ended = requests
+    waiting.throttle_state.move(status)
+    assert bench.gate._decide(running, lambda _: Status.ADMITTED) is Status.ADMITTED
+    bench.gate.end(ended)
+    state.reserved_requests.clear()
+    bench.gate.stop()
+    bench.gate.stop()
+    assert bench.left == [waiting]
+    assert not bench.gate.stepped_out
 
 
 def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:
