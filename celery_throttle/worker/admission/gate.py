@@ -106,7 +106,7 @@ class Gate:
             self.readmit,
             self._queued_requests,
             self.functions.limits_of,
-            self.delayed.keep,
+            self.delayed.await_reply,
             self._resume,
             self.deciding,
         )

@@ -113,8 +113,8 @@ class Quota:
     queued: Callable[[], Iterable[Any]]
     #: Returns the limits of a request, if they can be known at once.
     limits_of: Callable[[Any], TaskLimits | None]
-    #: Keeps a request in this worker until the end of a late call.
-    keep: Callable[[Any], Status]
+    #: Keeps a request in this worker until the end of the late call for it.
+    await_reply: Callable[[Any], Status]
     #: Called with a request after the end of the late call for it, and with its start, None if
     #: there is none within 20 ms, or the error of the call.
     resume: Callable[[Any, Start | Exception | None], None]
@@ -140,7 +140,7 @@ class Quota:
             try:
                 start = self.take(requirement, partial(self.resume, request))
             except LateReplyError:
-                return self.keep(request)
+                return self.await_reply(request)
         return None if start is None else task.book(start)
 
     def use(self, requirement: Requirement) -> Start | None:

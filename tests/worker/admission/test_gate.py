@@ -18,11 +18,12 @@ from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.gates import attach_gates
 from celery_throttle.worker.connection import BrokerConnection
-from celery_throttle.worker.health.loop_calls import run_in_place
+from celery_throttle.worker.health.loop_calls import LateReplyError, run_in_place
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import RETRY_SECONDS
+from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import Candidate, SharedCallError, identity
 
 
@@ -102,7 +103,7 @@ class Bench:
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
                 add=self._put_off,
                 end=self.brought.append,
-                keep=None,
+                await_reply=None,
                 remove=lambda _: None,
                 forget=lambda: None,
             ),
@@ -232,6 +233,32 @@ def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench
     for turn in bench.turns:
         turn()
     assert steps == ["kept", "ended"]
+
+
+def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(bench: Bench) -> None:
+    """The reply decides about all of them; one that had ended meanwhile would make that fail."""
+    gate: Any = bench.gate
+    late: list[Callable[[], None]] = []
+
+    def run(steps: Any, receive: Callable[[Any], None]) -> Any:
+        late.append(lambda: receive(run_in_place(steps)))
+        raise LateReplyError
+
+    def readmit(request: Any) -> None:
+        bench.brought.append(request)
+        gate.end(request)  # it was revoked
+
+    nothing: Any = SimpleNamespace(unacked_seconds=1e9, free=lambda _: None, take=lambda _: None)
+    gate.calls.run = run
+    gate.delayed = gate._booking.delayed = DelayedTasks(nothing, nothing, nothing, readmit)
+    requests = [bench.request(waits) for _ in range(2)]
+    bench.decide(*requests)
+    gate.delayed.readmit_all()
+    gate.delayed.end(requests[1])
+    (reply,) = late
+    reply()
+    assert not bench.brought
+    assert bench.left == requests
 
 
 def test_tasks_that_leave_the_worker_do_not_count_as_idle(bench: Bench) -> None:

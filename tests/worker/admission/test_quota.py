@@ -87,7 +87,7 @@ class Bench:
             NOWHERE,
             queued=lambda: self.waiting,
             limits_of=partial(limits_of, self.throttle),
-            keep=NOWHERE,
+            await_reply=NOWHERE,
             resume=NOWHERE,
         )
         self.calls = 0
@@ -363,7 +363,7 @@ class Pool:
             slots,
             outage=OutageMode(bench.throttle, NOWHERE, slots),
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
-                end=NOWHERE, keep=NOWHERE
+                end=NOWHERE, await_reply=NOWHERE
             ),
             calls=LoopCalls(IN_PLACE),
             pool=Free(),  # type: ignore[arg-type]  # as far as it is used
