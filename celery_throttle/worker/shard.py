@@ -126,7 +126,11 @@ class Shard:
         calls = LoopCalls(connection.timers)
         consumer, timers, pool = connection.consumer, connection.timers, connection.pool
         self._delayed = DelayedTasks(
-            timers, connection.republisher, connection.prefetch, connection.readmit
+            timers,
+            connection.republisher,
+            connection.prefetch,
+            connection.readmit,
+            connection.deciding,
         )
         waiting = self._make_waiting(connection)
         self.gate = Gate(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -61,6 +62,9 @@ class DelayedTasks:
     prefetch: Prefetch
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
+    #: Held while a gate decides. What ends a delay may come before the decision has begun it:
+    #: without an event loop, another thread or greenlet goes on meanwhile.
+    deciding: AbstractContextManager[Any]
 
     def __post_init__(self) -> None:
         self._delays: dict[Any, _Delay] = {}
@@ -101,7 +105,8 @@ class DelayedTasks:
 
     def end(self, request: Any) -> None:
         """Bring a request to the gate now, if it is delayed and awaits no reply."""
-        delay = self._delays.get(request)
+        with self.deciding:
+            delay = self._delays.get(request)
         if delay is not None and not delay.awaits_reply:
             if delay.timer is not None:
                 self.timers.cancel(delay.timer)
@@ -112,7 +117,9 @@ class DelayedTasks:
 
         Those that are delayed once more wait for their new time.
         """
-        self._readmit(deque(self._delays))
+        with self.deciding:
+            requests = deque(self._delays)
+        self._readmit(requests)
 
     def _readmit(self, requests: deque[Any]) -> None:
         for _ in range(min(len(requests), tuning.DELAYED_ROUND_SIZE)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -250,7 +251,9 @@ def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(benc
 
     nothing: Any = SimpleNamespace(unacked_seconds=1e9, free=lambda _: None, take=lambda _: None)
     gate.calls.run = run
-    gate.delayed = gate._booking.delayed = DelayedTasks(nothing, nothing, nothing, readmit)
+    gate.delayed = gate._booking.delayed = DelayedTasks(
+        nothing, nothing, nothing, readmit, gate.deciding
+    )
     requests = [bench.request(waits) for _ in range(2)]
     bench.decide(*requests)
     gate.delayed.readmit_all()
@@ -259,6 +262,32 @@ def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(benc
     reply()
     assert not bench.brought
     assert bench.left == requests
+
+
+def test_an_outage_that_ends_during_a_decision_readmits_the_task_that_is_delayed(
+    bench: Bench,
+) -> None:
+    """The decision sends an event first, and another thread or greenlet goes on meanwhile."""
+    gate: Any = bench.gate
+    nothing: Any = SimpleNamespace(unacked_seconds=1e9, can_delay=lambda _: False)
+    nothing.free = nothing.take = lambda _: None
+    gate.delayed = gate._booking.delayed = DelayedTasks(
+        nothing, nothing, nothing, bench.brought.append, gate.deciding
+    )
+    gate.outage = gate._booking.outage = SimpleNamespace(is_on=True, wait=lambda *_, **__: None)
+    other = threading.Thread(target=gate.delayed.readmit_all)
+
+    def send(*_: Any, **__: Any) -> None:
+        gate.outage.is_on = False
+        other.start()
+        other.join(0.2)
+
+    request: Any = bench.request(waits)
+    request.eventer = SimpleNamespace(send=send)
+    request.throttle_state.receipt = {"timestamp": 0.0}
+    assert gate.admit(request) is Status.DELAYED
+    other.join()
+    assert bench.brought == [request]
 
 
 def test_tasks_that_leave_the_worker_do_not_count_as_idle(bench: Bench) -> None:
