@@ -243,10 +243,15 @@ class Quota:
     def _readmit_gathered(self) -> None:
         self._is_readmitting = True
         try:
-            while self._gathered:
-                self.readmit(self._gathered.popleft())
+            while (request := self._pop_gathered()) is not None:
+                self.readmit(request)
         finally:
             self._is_readmitting = False
+
+    def _pop_gathered(self) -> Any:
+        """Return the next gathered request; None if there is none. A call may look at them."""
+        with self.deciding:
+            return self._gathered.popleft() if self._gathered else None
 
     def _call(self, wants: Sequence[GateRequest]) -> LoopSteps[Reply]:
         """Take units for a task that has a process, and for the tasks after it.
