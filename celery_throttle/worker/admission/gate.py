@@ -41,7 +41,6 @@ from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import (
     NotComputedError,
     has_limits,
-    limits_of,
     requirement_of,
     set_requested,
 )
@@ -272,13 +271,15 @@ class Gate:
                 self._refunds.watch(request.throttle_state.start)
                 if not self._lets_go(request):
                     self._readmit_booked(request)
+            elif status is Status.RECEIVED and not self._lets_go(request):
+                self.readmit(request)
 
     def _readmit_booked(self, request: Any) -> None:
         """Bring a booked request to the gate, unless another task has taken its process.
 
         That may be during a call: a request that waits for a late reply has no process.
         """
-        if self.pool.has_room() or self.outage.is_on:
+        if self.pool.has_room():
             self.readmit(request)
         else:
             self._unbook(request)
@@ -331,10 +332,13 @@ class Gate:
         return result
 
     def _decide_alone(self, request: Any) -> Status:
-        """Decide about one request of a batch, without the others."""
-        limits = limits_of(self.throttle, request)
-        if limits is not None and self.outage.is_on:
-            return self._booking.book_in_outage(request, limits, requirement_of(limits, request))
+        """Decide about one request of a batch, without the others.
+
+        During an outage it stays ``RECEIVED``: without a process it takes no units of the share.
+        """
+        task: TaskState = request.throttle_state
+        if self.outage.is_on:
+            return task.status
         return self._booking.book_or_park(request, may_run=self.pool.has_room())
 
     def _let_go(self, request: Any) -> None:

@@ -264,6 +264,29 @@ def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(benc
     assert bench.left == requests
 
 
+def test_a_task_without_a_process_takes_nothing_of_the_share_in_an_outage(bench: Bench) -> None:
+    """Its start would have passed when it has one, and it would take the units once more."""
+    gate: Any = bench.gate
+    taken: list[Any] = []
+
+    def wait(requirement: Any, **_: Any) -> float:
+        taken.append(requirement)
+        return 0.0
+
+    request: Any = bench.request(waits)
+    state.reserved_requests.add(request)
+    assert gate.admit(request) is Status.DEFERRED
+    gate.outage = gate._booking.outage = SimpleNamespace(is_on=True, wait=wait)
+    gate.waiting.hold_slots = lambda *_: None
+    gate.pool.has_room = lambda: False
+    (turn,) = bench.turns
+    turn()
+    assert bench.brought == [request]
+    assert not taken
+    assert gate.admit(request) is Status.ADMITTED
+    assert len(taken) == 1
+
+
 def test_an_outage_that_ends_during_a_decision_readmits_the_task_that_is_delayed(
     bench: Bench,
 ) -> None:
