@@ -192,10 +192,12 @@ class Connection:
         """
         if self._is_green:
             return self.read()
+        if not self._ticks:
+            return self._read_available(seconds)
         reader = self._reader
         reply = reader.gets()
         while reply is False and not self._unsent:
-            if (seconds <= 0 or not self._ticks) and not self._is_readable(seconds):
+            if seconds <= 0 and not self._is_readable(0):
                 break
             try:
                 data = self._socket.recv(_READ_SIZE)
@@ -208,6 +210,25 @@ class Connection:
                 raise ConnectionResetError(CLOSED)
             reader.feed(data)
             reply = reader.gets()
+        return reply
+
+    def _read_available(self, seconds: float) -> Any:
+        """See :meth:`read_within`: of a TLS record, only a part may have arrived."""
+        sock, timeout = self._socket, self._socket.gettimeout()
+        until = time.monotonic() + seconds
+        reply = self._reader.gets()
+        while reply is False and self._is_readable(until - time.monotonic()):
+            sock.settimeout(0)
+            try:
+                data = sock.recv(_READ_SIZE)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                continue
+            finally:
+                sock.settimeout(timeout)
+            if not data:
+                raise ConnectionResetError(CLOSED)
+            self._reader.feed(data)
+            reply = self._reader.gets()
         return reply
 
     def _is_readable(self, seconds: float) -> bool:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery.worker import state
-
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
@@ -17,6 +15,7 @@ from celery_throttle.worker.hooks.pool import make_pool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.waiting.delayed import Republisher
 from celery_throttle.worker.waiting.prefetch import make_prefetch
+from celery_throttle.worker.waiting.stepped_out import SteppedOutRequests
 
 
 class BrokerConnection:
@@ -49,11 +48,12 @@ class BrokerConnection:
         self.scheduler = Scheduler(consumer, timers, self.pool, claims)
         #: Without an event loop, requests come to the gates in several threads or greenlets.
         self.deciding = threading.RLock()
+        self.stepped_out = SteppedOutRequests()
 
     def readmit(self, request: Any) -> None:
         """Bring a request to the gate once more."""
         # Celery drops reserved requests when it loses the broker, which delivers them again.
-        if request not in state.reserved_requests:
+        if self.stepped_out.is_dropped(request):
             self.gate_for(request).end(request)
             return
         try:

@@ -126,7 +126,11 @@ class Shard:
         calls = LoopCalls(connection.timers)
         consumer, timers, pool = connection.consumer, connection.timers, connection.pool
         self._delayed = DelayedTasks(
-            timers, connection.republisher, connection.prefetch, connection.readmit
+            timers,
+            connection.republisher,
+            connection.prefetch,
+            connection.readmit,
+            connection.deciding,
         )
         waiting = self._make_waiting(connection)
         self.gate = Gate(
@@ -145,6 +149,7 @@ class Shard:
             report_ungated=self._status.report_ungated,
             refresh_rules=self._refresh_rules,
             deciding=connection.deciding,
+            stepped_out=connection.stepped_out,
             learn=self._learn,
         )
         dispatcher = Dispatcher(

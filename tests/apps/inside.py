@@ -283,3 +283,17 @@ def loses(self: Task, number: int, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         raise
     note(self, number, first=first)
+
+
+@task()
+def steps_out_late(self: Task, number: int) -> None:
+    """A run that a limit refuses goes on until the test lets it end."""
+    note(self, number, "begin")
+    try:
+        throttle["slow"].acquire(max_wait=0)
+    except Throttled:
+        note(self, number, "refused")
+        while not store().exists(f"inside-end:{number}"):
+            time.sleep(0.02)
+        raise
+    note(self, number)

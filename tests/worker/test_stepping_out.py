@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_throttle import Limiter
 from tests.apps import inside
 from tests.clients.api import Answer, Api
 from tests.servers.server import Server, wait_until
@@ -59,7 +61,7 @@ class Site:
 
     def close(self) -> None:
         self._link.release()
-        self.client.delete("inside", "inside-retries")
+        self.client.delete("inside", "inside-retries", *self.client.keys("inside-end:*"))
         self.client.close()
 
 
@@ -279,6 +281,30 @@ def test_a_task_that_meets_a_limit_while_its_worker_ends(
     begin()
     done = site.wait(4)
     assert sorted(note["number"] for note in done) == [0, 1, 2, 3]
+
+
+@pytest.mark.pools("prefork", "threads")
+def test_a_worker_that_ends_while_its_server_is_slow_loses_none_that_wait_for_a_decision(
+    redis_url: str, site: Site, start_worker: StartWorker, own_server: Server, pool: str
+) -> None:
+    """Their messages are acknowledged, so no broker delivers them again."""
+    env = {"THROTTLE_URL": own_server.url, "INSIDE_NOTES": redis_url}
+    worker = start_worker(APP, redis_url, env=env, pool=pool, concurrency=4)
+    slow = Limiter(own_server.url, {"slow": "5/s"})["slow"]
+    slow.pause(3600)
+    site.send(inside.steps_out_late, *range(4))
+    site.wait(4, "refused")
+    own_server.signal(signal.SIGSTOP)
+    for number in range(4):
+        site.client.set(f"inside-end:{number}", 1)
+    wait_until(lambda: worker.log().count("waits for limit") == 4, "the steps out")
+    worker.terminate()
+    worker.wait()
+    own_server.signal(signal.SIGCONT)
+    slow.resume()
+    start_worker(APP, redis_url, env=env)
+    done = site.wait(4)
+    assert sorted(note["number"] for note in done) == [*range(4)]
 
 
 def test_where_tasks_wait_at_the_broker(site: Site, begin: Callable[..., Worker]) -> None:

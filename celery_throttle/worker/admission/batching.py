@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,14 +62,6 @@ class DecisionBatch:
         requests = [self._requests.popleft() for _ in range(len(self._requests))]
         self._requests.extend(request for request in requests if request.acknowledged)
         return [request for request in requests if not request.acknowledged]
-
-    def decide_all(self) -> None:
-        """Decide at once about the requests that nobody else has: there are no more rounds."""
-        while self._requests:
-            with suppress(IndexError):  # another thread was faster
-                request = self._requests.popleft()
-                if request.acknowledged:
-                    self._decide([request])
 
     def _decide_some(self) -> None:
         some: list[Any] = []

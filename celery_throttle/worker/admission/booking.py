@@ -107,7 +107,7 @@ class Booking:
             decisions = self.calls.run(steps, partial(self._receive_late, candidates))
         except LateReplyError:
             for one in candidates:
-                results[one.request] = self.delayed.keep(one.request)
+                results[one.request] = self.delayed.await_reply(one.request)
         else:
             results |= self._conclude(decisions)
         return [results[request] for request in requests]

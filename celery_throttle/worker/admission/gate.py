@@ -41,7 +41,6 @@ from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import (
     NotComputedError,
     has_limits,
-    limits_of,
     requirement_of,
     set_requested,
 )
@@ -60,8 +59,12 @@ from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import SharedCallError, WaitingPolicy
+from celery_throttle.worker.waiting.stepped_out import SteppedOutRequests
 
 logger = get_logger(__name__)
+
+#: The task no longer waits in this worker.
+_LEAVING = (Status.ADMITTED, Status.PARKED, Status.ENDED)
 
 
 @dataclass(eq=False, repr=False)
@@ -90,6 +93,7 @@ class Gate:
     #: Held while a gate of this worker decides: without an event loop, requests come here in
     #: several threads or greenlets.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    stepped_out: SteppedOutRequests = field(default_factory=SteppedOutRequests)
 
     def __post_init__(self) -> None:
         self._refunds = Refunds(self.throttle, self.calls, self.timers, self.deciding)
@@ -101,7 +105,7 @@ class Gate:
             self.readmit,
             self._queued_requests,
             self.functions.limits_of,
-            self.delayed.keep,
+            self.delayed.await_reply,
             self._resume,
             self.deciding,
         )
@@ -156,6 +160,8 @@ class Gate:
             status = decide(request)
             if status in WAITING_HERE and request in state.reserved_requests:
                 idle_requests.add(request)
+            if self.stepped_out and status in _LEAVING:
+                self.stepped_out.discard(request)
         return status
 
     def _decide_arrived(self, request: Any) -> Status:
@@ -265,13 +271,15 @@ class Gate:
                 self._refunds.watch(request.throttle_state.start)
                 if not self._lets_go(request):
                     self._readmit_booked(request)
+            elif status is Status.RECEIVED and not self._lets_go(request):
+                self.readmit(request)
 
     def _readmit_booked(self, request: Any) -> None:
         """Bring a booked request to the gate, unless another task has taken its process.
 
         That may be during a call: a request that waits for a late reply has no process.
         """
-        if self.pool.has_room() or self.outage.is_on:
+        if self.pool.has_room():
             self.readmit(request)
         else:
             self._unbook(request)
@@ -306,7 +314,7 @@ class Gate:
     def _is_revoked(self, request: Any) -> bool:
         """Return whether a request was revoked, expired or was dropped; then end it."""
         try:
-            revoked = request not in state.reserved_requests or request.revoked()
+            revoked = self.stepped_out.is_dropped(request) or request.revoked()
         except Exception as error:  # noqa: BLE001  # of a result backend, say
             self.recovery.delay(request, error)
             return True
@@ -324,10 +332,13 @@ class Gate:
         return result
 
     def _decide_alone(self, request: Any) -> Status:
-        """Decide about one request of a batch, without the others."""
-        limits = limits_of(self.throttle, request)
-        if limits is not None and self.outage.is_on:
-            return self._booking.book_in_outage(request, limits, requirement_of(limits, request))
+        """Decide about one request of a batch, without the others.
+
+        During an outage it stays ``RECEIVED``: without a process it takes no units of the share.
+        """
+        task: TaskState = request.throttle_state
+        if self.outage.is_on:
+            return task.status
         return self._booking.book_or_park(request, may_run=self.pool.has_room())
 
     def _let_go(self, request: Any) -> None:
@@ -335,6 +346,15 @@ class Gate:
         status = self.recovery.run(request, partial(self._booking.book_or_park, may_run=False))
         if status is Status.BOOKED:  # its limits were removed
             self.delayed.add(request, 0.0)
+
+    def _let_go_stepped_out(self, request: Any) -> None:
+        """Let go of a stepped-out request, wherever it waits in this worker."""
+        # A late call may have ended its wait. If it is on its way here, `step_out` stops once more.
+        is_arriving = request.throttle_state.status is Status.STEPPED_OUT
+        if request in self.stepped_out and not is_arriving:
+            self.delayed.remove(request)
+            self._lets_go(request)
+            self.stepped_out.discard(request)
 
     def _queued_requests(self) -> Iterable[Any]:
         """Return the requests of this gate that wait for a process, the next first."""
@@ -346,6 +366,7 @@ class Gate:
         """Record that a task has ended, in whatever way, or was not started after all."""
         task: TaskState = request.throttle_state
         task.end()
+        self.stepped_out.discard(request)
         if task.claim is not None:
             task.claim.end()
         self.slots.end(request)
@@ -376,6 +397,8 @@ class Gate:
         state.task_ready(request)
         self.slots.end(request)
         task.step_out()
+        if request.acknowledged:
+            self.stepped_out.add(request)
         # They belong to that run: a revoke would terminate the run that has its process now.
         request.time_start = request.worker_pid = request._apply_result = None  # noqa: SLF001  # Celery resets it nowhere
         state.task_reserved(request)
@@ -392,8 +415,12 @@ class Gate:
         """Let go of all tasks that the pool does not have. Thread-safe; it may be called again."""
         with self.deciding:
             self._stopped = True
+            requests = [each for each in list(self.stepped_out) if gate_of(each) in (self, None)]
+            for request in requests:
+                self.stepped_out.is_dropped(request)  # reserves it
             self.calls.close()
-            self._deferred.decide_all()
+            for request in requests:
+                self._let_go_stepped_out(request)
             self.delayed.forget()
             self._refunds.give_back()
             for request in list(self.pool.idle_requests):

@@ -113,8 +113,8 @@ class Quota:
     queued: Callable[[], Iterable[Any]]
     #: Returns the limits of a request, if they can be known at once.
     limits_of: Callable[[Any], TaskLimits | None]
-    #: Keeps a request in this worker until the end of a late call.
-    keep: Callable[[Any], Status]
+    #: Keeps a request in this worker until the end of the late call for it.
+    await_reply: Callable[[Any], Status]
     #: Called with a request after the end of the late call for it, and with its start, None if
     #: there is none within 20 ms, or the error of the call.
     resume: Callable[[Any, Start | Exception | None], None]
@@ -140,7 +140,7 @@ class Quota:
             try:
                 start = self.take(requirement, partial(self.resume, request))
             except LateReplyError:
-                return self.keep(request)
+                return self.await_reply(request)
         return None if start is None else task.book(start)
 
     def use(self, requirement: Requirement) -> Start | None:
@@ -243,10 +243,15 @@ class Quota:
     def _readmit_gathered(self) -> None:
         self._is_readmitting = True
         try:
-            while self._gathered:
-                self.readmit(self._gathered.popleft())
+            while (request := self._pop_gathered()) is not None:
+                self.readmit(request)
         finally:
             self._is_readmitting = False
+
+    def _pop_gathered(self) -> Any:
+        """Return the next gathered request; None if there is none. A call may look at them."""
+        with self.deciding:
+            return self._gathered.popleft() if self._gathered else None
 
     def _call(self, wants: Sequence[GateRequest]) -> LoopSteps[Reply]:
         """Take units for a task that has a process, and for the tasks after it.

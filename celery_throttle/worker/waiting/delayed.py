@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ class _Delay(NamedTuple):
 
     timer: Any  #: ends the delay; None if the end of the outage does
     freed_slot: bool  #: whether its prefetch slot is free meanwhile
+    awaits_reply: bool = False  #: whether a late reply decides about it, so nothing else may
 
 
 @dataclass(eq=False, repr=False)
@@ -60,6 +62,9 @@ class DelayedTasks:
     prefetch: Prefetch
     #: Brings a request to the gate once more.
     readmit: Callable[[Any], None]
+    #: Held while a gate decides. What ends a delay may come before the decision has begun it:
+    #: without an event loop, another thread or greenlet goes on meanwhile.
+    deciding: AbstractContextManager[Any]
 
     def __post_init__(self) -> None:
         self._delays: dict[Any, _Delay] = {}
@@ -92,25 +97,29 @@ class DelayedTasks:
 
     def keep(self, request: Any) -> Status:
         """Keep a request in this worker until :meth:`end`."""
-        status: Status = request.throttle_state.delay()
-        send_receipt(request, waits=True)
-        self._wait(request, None, self._end)
-        return status
+        return self._keep(request, awaits_reply=False)
+
+    def await_reply(self, request: Any) -> Status:
+        """Keep a request in this worker until :meth:`remove`: a late reply decides about it."""
+        return self._keep(request, awaits_reply=True)
 
     def end(self, request: Any) -> None:
-        """Bring a request to the gate now, if it is delayed."""
-        delay = self._delays.get(request)
-        if delay is not None:
+        """Bring a request to the gate now, if it is delayed and awaits no reply."""
+        with self.deciding:
+            delay = self._delays.get(request)
+        if delay is not None and not delay.awaits_reply:
             if delay.timer is not None:
                 self.timers.cancel(delay.timer)
             self._end(request)
 
     def readmit_all(self) -> None:
-        """Bring the requests to the gate that are delayed now, the oldest first, some each round.
+        """Bring the requests to the gate that :meth:`end` can, the oldest first, some each round.
 
         Those that are delayed once more wait for their new time.
         """
-        self._readmit(deque(self._delays))
+        with self.deciding:
+            requests = deque(self._delays)
+        self._readmit(requests)
 
     def _readmit(self, requests: deque[Any]) -> None:
         for _ in range(min(len(requests), tuning.DELAYED_ROUND_SIZE)):
@@ -120,9 +129,9 @@ class DelayedTasks:
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""
-        for request, (timer, _) in self._delays.items():
-            if timer is not None:
-                self.timers.cancel(timer)
+        for request, delay in self._delays.items():
+            if delay.timer is not None:
+                self.timers.cancel(delay.timer)
             if request.acknowledged and request in state.reserved_requests:
                 fail(request, StoreUnavailableError(_NOWHERE))
         self._delays.clear()
@@ -140,17 +149,30 @@ class DelayedTasks:
             request.acknowledge()
         return sent
 
-    def _wait(self, request: Any, seconds: float | None, then: Callable[[Any], None]) -> None:
+    def _keep(self, request: Any, *, awaits_reply: bool) -> Status:
+        status: Status = request.throttle_state.delay()
+        send_receipt(request, waits=True)
+        self._wait(request, None, self._end, awaits_reply=awaits_reply)
+        return status
+
+    def _wait(
+        self,
+        request: Any,
+        seconds: float | None,
+        then: Callable[[Any], None],
+        *,
+        awaits_reply: bool = False,
+    ) -> None:
         free_slot = len(self._delays) < tuning.MAX_FREED_PREFETCH_SLOTS
         if free_slot:
             self.prefetch.free(request.message)
         timer = None if seconds is None else self.timers.call_after(seconds, then, (request,))
-        self._delays[request] = _Delay(timer, free_slot)
+        self._delays[request] = _Delay(timer, free_slot, awaits_reply)
 
     def remove(self, request: Any) -> None:
         """End the delay of a request, if it is delayed, without bringing it to the gate."""
-        _, freed_slot = self._delays.pop(request, (None, False))
-        if freed_slot:
+        delay = self._delays.pop(request, None)
+        if delay is not None and delay.freed_slot:
             self.prefetch.take(request.message)
 
     def _end(self, request: Any) -> None:

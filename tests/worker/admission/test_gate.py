@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -18,11 +19,12 @@ from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.gates import attach_gates
 from celery_throttle.worker.connection import BrokerConnection
-from celery_throttle.worker.health.loop_calls import run_in_place
+from celery_throttle.worker.health.loop_calls import LateReplyError, run_in_place
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import RETRY_SECONDS
+from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import Candidate, SharedCallError, identity
 
 
@@ -36,6 +38,8 @@ class Announcer:
 
 
 class Request(GatedRequest, Announcer):
+    acknowledged = False
+
     def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
         self.task, self.id, self.expires = task, f"task-{number}", None
         self.app = task.app
@@ -81,6 +85,7 @@ class Bench:
             must_wait=lambda: True,
             run_or_queue=lambda function: function(),
             run=lambda steps, _: run_in_place(steps),
+            close=lambda: None,
         )
         self.gate = Gate(
             self.throttle,
@@ -99,7 +104,9 @@ class Bench:
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
                 add=self._put_off,
                 end=self.brought.append,
-                keep=None,
+                await_reply=None,
+                remove=lambda _: None,
+                forget=lambda: None,
             ),
             calls=calls,
             outcomes=nothing,
@@ -214,7 +221,6 @@ def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreErr
 def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench: Bench) -> None:
     """The call may end in another thread at any time, where there is no event loop."""
     request: Any = bench.request(waits)
-    request.acknowledged = False
     steps: list[str] = []
 
     def keep(_: Any) -> Status:
@@ -228,6 +234,83 @@ def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench
     for turn in bench.turns:
         turn()
     assert steps == ["kept", "ended"]
+
+
+def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(bench: Bench) -> None:
+    """The reply decides about all of them; one that had ended meanwhile would make that fail."""
+    gate: Any = bench.gate
+    late: list[Callable[[], None]] = []
+
+    def run(steps: Any, receive: Callable[[Any], None]) -> Any:
+        late.append(lambda: receive(run_in_place(steps)))
+        raise LateReplyError
+
+    def readmit(request: Any) -> None:
+        bench.brought.append(request)
+        gate.end(request)  # it was revoked
+
+    nothing: Any = SimpleNamespace(unacked_seconds=1e9, free=lambda _: None, take=lambda _: None)
+    gate.calls.run = run
+    gate.delayed = gate._booking.delayed = DelayedTasks(
+        nothing, nothing, nothing, readmit, gate.deciding
+    )
+    requests = [bench.request(waits) for _ in range(2)]
+    bench.decide(*requests)
+    gate.delayed.readmit_all()
+    gate.delayed.end(requests[1])
+    (reply,) = late
+    reply()
+    assert not bench.brought
+    assert bench.left == requests
+
+
+def test_a_task_without_a_process_takes_nothing_of_the_share_in_an_outage(bench: Bench) -> None:
+    """Its start would have passed when it has one, and it would take the units once more."""
+    gate: Any = bench.gate
+    taken: list[Any] = []
+
+    def wait(requirement: Any, **_: Any) -> float:
+        taken.append(requirement)
+        return 0.0
+
+    request: Any = bench.request(waits)
+    state.reserved_requests.add(request)
+    assert gate.admit(request) is Status.DEFERRED
+    gate.outage = gate._booking.outage = SimpleNamespace(is_on=True, wait=wait)
+    gate.waiting.hold_slots = lambda *_: None
+    gate.pool.has_room = lambda: False
+    (turn,) = bench.turns
+    turn()
+    assert bench.brought == [request]
+    assert not taken
+    assert gate.admit(request) is Status.ADMITTED
+    assert len(taken) == 1
+
+
+def test_an_outage_that_ends_during_a_decision_readmits_the_task_that_is_delayed(
+    bench: Bench,
+) -> None:
+    """The decision sends an event first, and another thread or greenlet goes on meanwhile."""
+    gate: Any = bench.gate
+    nothing: Any = SimpleNamespace(unacked_seconds=1e9, can_delay=lambda _: False)
+    nothing.free = nothing.take = lambda _: None
+    gate.delayed = gate._booking.delayed = DelayedTasks(
+        nothing, nothing, nothing, bench.brought.append, gate.deciding
+    )
+    gate.outage = gate._booking.outage = SimpleNamespace(is_on=True, wait=lambda *_, **__: None)
+    other = threading.Thread(target=gate.delayed.readmit_all)
+
+    def send(*_: Any, **__: Any) -> None:
+        gate.outage.is_on = False
+        other.start()
+        other.join(0.2)
+
+    request: Any = bench.request(waits)
+    request.eventer = SimpleNamespace(send=send)
+    request.throttle_state.receipt = {"timestamp": 0.0}
+    assert gate.admit(request) is Status.DELAYED
+    other.join()
+    assert bench.brought == [request]
 
 
 def test_tasks_that_leave_the_worker_do_not_count_as_idle(bench: Bench) -> None:
@@ -278,7 +361,9 @@ def test_what_was_dropped_meanwhile_keeps_no_slot(bench: Bench) -> None:
         started.append(request)
 
     connection: Any = SimpleNamespace(
-        consumer=SimpleNamespace(on_task_request=on_task_request), gate_for=lambda _: bench.gate
+        consumer=SimpleNamespace(on_task_request=on_task_request),
+        gate_for=lambda _: bench.gate,
+        stepped_out=bench.gate.stepped_out,
     )
     for request in (dropped, broken, kept):
         BrokerConnection.readmit(connection, request)
@@ -307,6 +392,31 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     turn()
     assert bench.tries == 1
     assert bench.left == [request]
+
+
+@pytest.mark.parametrize(
+    "status", [Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.BOOKED, Status.DELAYED]
+)
+def test_a_gate_that_stops_lets_go_of_a_stepped_out_task_wherever_it_waits(
+    bench: Bench, status: Status
+) -> None:
+    """Celery has dropped it, and its message is acknowledged: no broker delivers it again."""
+    requests: list[Any] = [bench.request(waits) for _ in range(3)]
+    for request in requests:
+        request.acknowledged = True
+        request.throttle_state.move(Status.ADMITTED)
+        request.throttle_state.move(Status.RUNNING)
+        bench.gate.step_out(request, [("api", None, 1_000_000)])
+        request.throttle_state.move(Status.RECEIVED)
+    waiting, running, ended = requests
+    waiting.throttle_state.move(status)
+    assert bench.gate._decide(running, lambda _: Status.ADMITTED) is Status.ADMITTED
+    bench.gate.end(ended)
+    state.reserved_requests.clear()
+    bench.gate.stop()
+    bench.gate.stop()
+    assert bench.left == [waiting]
+    assert not bench.gate.stepped_out
 
 
 def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:

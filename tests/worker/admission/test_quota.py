@@ -87,7 +87,7 @@ class Bench:
             NOWHERE,
             queued=lambda: self.waiting,
             limits_of=partial(limits_of, self.throttle),
-            keep=NOWHERE,
+            await_reply=NOWHERE,
             resume=NOWHERE,
         )
         self.calls = 0
@@ -363,7 +363,7 @@ class Pool:
             slots,
             outage=OutageMode(bench.throttle, NOWHERE, slots),
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
-                end=NOWHERE, keep=NOWHERE
+                end=NOWHERE, await_reply=NOWHERE
             ),
             calls=LoopCalls(IN_PLACE),
             pool=Free(),  # type: ignore[arg-type]  # as far as it is used
@@ -546,6 +546,29 @@ def test_they_are_gathered_for_some_milliseconds_at_most(bench: Bench, task: Any
     call()
     assert pool.started == requests
     assert bench.calls == 1
+
+
+def test_a_call_for_gathered_tasks_may_meet_another_thread_that_readmits_them(
+    bench: Bench, task: Any
+) -> None:
+    """Without an event loop. The call takes quota for those that it sees."""
+    bench.make_busy()
+    requests, readmitted = bench.requests(task, range(1, 4)), list[Any]()
+    for request in requests:
+        bench.quota._gather(request)
+    other = threading.Thread(target=bench.quota._readmit_gathered)
+
+    def limits_of_gathered(request: Any) -> Any:
+        if other.ident is None:
+            other.start()
+            other.join(0.2)
+        return limits_of(bench.throttle, request)
+
+    bench.quota.limits_of, bench.quota.readmit = limits_of_gathered, readmitted.append
+    with bench.quota.deciding:
+        assert bench.take(tenant_of(0)) == 0.0
+    other.join()
+    assert readmitted == requests
 
 
 def test_gathered_tasks_that_are_refused_join_their_lines_together(bench: Bench, task: Any) -> None:
