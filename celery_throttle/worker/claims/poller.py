@@ -180,6 +180,7 @@ class Poller:
         elif (
             self.consumer.hub is not None
             and threading.get_ident() == self._thread
+            and not scheduler.claiming.locked()  # or this thread would wait for itself
             # Or the next task would run before this one has ended.
             and not scheduler.pool.runs_inline
             and scheduler.count_free() > 0

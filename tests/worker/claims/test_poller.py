@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
@@ -151,6 +152,36 @@ def test_a_worker_without_a_process_lets_others_poll_once() -> None:
     assert worker.end()
     worker.begin()
     assert worker.passed == 2
+
+
+def test_a_slot_that_is_released_while_tasks_are_dispatched_is_reported_after_them() -> None:
+    """A strategy of a task's own may acknowledge its message at once. The loop may not wait for
+    itself."""
+    worker = OneProcess()
+
+    def claim(capacity: Callable[[], Capacity], **_: Any) -> LoopSteps[ClaimReply]:
+        worker.polls += capacity().free > 0
+        yield from ()
+        tasks: Any = ["a task"] if worker.polls == 2 else []
+        return ClaimReply(3600, tasks=tasks)
+
+    def release(_: str) -> None:
+        worker.poller.call.slots.releases.append(("entries", "lists", "holder"))
+        worker.poller.on_released()
+
+    def run() -> None:
+        worker.connect()
+        worker.poller.call.slots.releases = ReportQueue()
+        worker.poller.call.claim = claim  # type: ignore[method-assign]  # with a task
+        worker.poller.dispatcher = cast("Any", SimpleNamespace(dispatch=release))
+        worker.poller.poll_in(0)
+        worker.timer.run()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert worker.polls == 3
 
 
 def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
