@@ -12,11 +12,11 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claim import Claims
-from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
+from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply, WorkerLeases
 from celery_throttle.worker.claims.poller import Poller, Scheduler
 from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps, run_in_place
 from celery_throttle.worker.hooks.prefork import PreforkPool
-from celery_throttle.worker.slots import ReportQueue
+from celery_throttle.worker.slots import ReportQueue, TaskSlots
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
@@ -203,6 +203,23 @@ def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     for _ in range(60):
         assert run_in_place(call.claim(lambda: Capacity(100))) is None
     assert claims._to_requeue == []
+
+
+def test_leases_that_could_not_be_renewed_are_renewed_soon(lines: Protocol) -> None:
+    """Other workers wait some seconds only after an outage."""
+    lines.park("one", ["api"], may_run=False)
+    call, _ = make_call(lines, "q")
+    call.slots = TaskSlots("w", lambda: None)
+    assert run_in_place(call.claim(lambda: Capacity(1)))
+    leases = WorkerLeases(call)
+    leases._renewed_at -= leases.interval + 1
+    call.replied_at = 0.0
+    call.throttle.store.breaker.trip(StoreUnavailableError("it is out"))
+    leases.renew_in_time()
+    assert not call.replied_at
+    call.throttle.store.breaker.close()
+    leases.renew_in_time()
+    assert call.replied_at
 
 
 def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
