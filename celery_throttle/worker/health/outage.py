@@ -194,6 +194,8 @@ class Fallback:
         """
         if len(self._shares) >= tuning.OUTAGE_SHARE_COUNT:
             self._empty_all()
+        elif len(self._last_try) >= tuning.OUTAGE_SHARE_COUNT:  # of keys without shares, as slots
+            self._last_try.clear()
         limits = {ref: self._counting_limits(ref) for ref in requirement.refs}
         if any(limit.outage == "closed" for own in limits.values() for limit in own):
             return None
