@@ -266,6 +266,7 @@ def cut_off(stage: Stage, running: Mapping[int, Any], soft: Collection[int] = ()
     until(lambda: set(waiting) <= set(stage.ended()), "what waited ran")
     until(stage.nothing_is_held, "all is given back")
 
+
 def test_pipes_may_have_high_numbers() -> None:
     """As in a worker with some hundred processes, which opens that many files."""
     resource = pytest.importorskip("resource")
