@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from celery import Celery
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
@@ -14,7 +16,12 @@ from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply, WorkerLeases
 from celery_throttle.worker.claims.poller import Poller, Scheduler
-from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps, run_in_place
+from celery_throttle.worker.health.loop_calls import (
+    LateReplyError,
+    LoopCalls,
+    LoopSteps,
+    run_in_place,
+)
 from celery_throttle.worker.hooks.prefork import PreforkPool
 from celery_throttle.worker.slots import ReportQueue, TaskSlots
 from celery_throttle.worker.tuning import (
@@ -182,6 +189,28 @@ def test_a_slot_that_is_released_while_tasks_are_dispatched_is_reported_after_th
     thread.join(10)
     assert not thread.is_alive()
     assert worker.polls == 3
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_worker_polls_again_after_an_unexpected_error(*, is_late: bool) -> None:
+    worker = OneProcess()
+    worker.connect()
+    receive: list[Callable[[Any], None]] = []
+    error = RuntimeError("a mistake")
+
+    def fail(steps: LoopSteps[Any], receive_late: Callable[[Any], None]) -> Any:
+        receive.append(receive_late)
+        steps.close()
+        raise LateReplyError if is_late else error
+
+    worker.calls.run = cast("Any", fail)  # type: ignore[method-assign]  # a mistake of ours
+    worker.scheduler._due_times.clear()
+    with suppress(RuntimeError):
+        worker.poller.run()
+    if is_late:
+        with pytest.raises(RuntimeError):
+            receive[0](error)
+    assert worker.poller in worker.scheduler._due_times
 
 
 def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
