@@ -230,6 +230,8 @@ class Shard:
         for request in self.slots.requests():
             self.slots.end(request)
         self.claims.requeue(self.claims)
+        if self.claims.settled or self.slots.releases:  # the last report has failed
+            self._call.report()
         self.outcomes.report()
 
     def stats(self) -> dict[str, Any]:

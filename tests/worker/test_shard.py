@@ -38,3 +38,18 @@ def test_a_definition_of_a_later_version_ends_no_poll(lines: Protocol) -> None:
     lines.client.hset(definitions, "api", record.replace(b"burst", b"later"))
     shard._restore()
     shard.throttle.store.close()
+
+
+def test_what_was_not_reported_is_reported_at_the_end(lines: Protocol) -> None:
+    """The last report has failed, or a thread ended its task just as the worker stopped. The task
+    would run once more."""
+    shard = make_shard(lines)
+    lines.park("one", ["api"], may_run=False)
+    (row,) = lines.claim("w")
+    token = shard.claims.reserve_tokens()
+    taken = shard.claims.receive([token, 1, 0, 0, row.message, b"one", b"api", 1])
+    assert taken.claim.start()
+    taken.claim.settle()
+    shard.end()
+    assert not lines.client.exists(shard.claims.keys.claims("w"))
+    shard.throttle.store.close()
