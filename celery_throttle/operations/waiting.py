@@ -213,7 +213,7 @@ def withdraw_call(
     worker: str,
     queue_keys: Iterable[str],
     first_token: int,
-    ids: Sequence[str],
+    ids: Sequence[Argument],
     *,
     lease: float,
     now: Argument = "",

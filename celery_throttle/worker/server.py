@@ -34,10 +34,10 @@ class Server:
                 for own, shard in zip(limits, shards, strict=True)
             ]
         )
-        by_store: dict[Store, list[Shard]] = {}
+        self._by_store: dict[Store, list[Shard]] = {}
         for shard in shards:
-            by_store.setdefault(shard.throttle.store, []).append(shard)
-        for store, some in by_store.items():
+            self._by_store.setdefault(shard.throttle.store, []).append(shard)
+        for store, some in self._by_store.items():
             store.breaker.watcher = partial(_begin_outage, some)
 
     def start(self) -> None:
@@ -51,6 +51,8 @@ class Server:
         self._leases.stop()
         self._heartbeats.stop()
         self._wakeups.close()
+        for store in self._by_store:  # no heartbeat finds out any more that it is back
+            store.breaker.watcher = None
 
 
 def _begin_outage(shards: Sequence[Shard], error: StoreError) -> None:

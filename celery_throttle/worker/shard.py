@@ -10,7 +10,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import ConfigurationError, StoreError
+from celery_throttle.errors import ConfigurationError, LimitError, StoreError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.shards import OtherShardError
@@ -29,6 +29,7 @@ from celery_throttle.worker.claims.poller import Poller
 from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.claims.revoked import RevokedTasks
 from celery_throttle.worker.connection import BrokerConnection
+from celery_throttle.worker.error_log import ErrorLog
 from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.health.membership import Membership
 from celery_throttle.worker.health.outage import OutageMode
@@ -117,6 +118,10 @@ class Shard:
         self._revoked = RevokedTasks(self._call)
         self._lookups = KeyLookups(throttle, timers, self._end_delay)
         self.outcomes = FanOutOutcomes(store, keys, timers)
+        self._error_log = ErrorLog(
+            "Limits that the server has lost cannot be put in force again; tasks that need them "
+            "go to the gate."
+        )
         #: Limits that were put in force here; None before the first time.
         self._registered: set[str] | None = None
 
@@ -230,6 +235,8 @@ class Shard:
         for request in self.slots.requests():
             self.slots.end(request)
         self.claims.requeue(self.claims)
+        if self.claims.settled or self.slots.releases:  # the last report has failed
+            self._call.report()
         self.outcomes.report()
 
     def stats(self) -> dict[str, Any]:
@@ -274,9 +281,12 @@ class Shard:
     def _restore(self) -> None:
         """Put the limits in force of which the server has lost some."""
         context = self.throttle.plans
-        self._put_in_force(
-            lambda limits: register_missing(context, [LimitRef(name, None) for name in limits])
-        )
+        try:
+            self._put_in_force(
+                lambda limits: register_missing(context, [LimitRef(name, None) for name in limits])
+            )
+        except LimitError as error:  # a later version has defined one; the claim call goes on
+            self._error_log.log(error)
 
     def _put_in_force(self, plan: Callable[[Mapping[str, Limits]], Plan[Any]]) -> bool:
         """Run a plan for the limits of the code that are in this shard; return whether it ended.

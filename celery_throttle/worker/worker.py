@@ -166,10 +166,10 @@ class ThrottleWorker:
             shard.close()
         self._connection.republisher.close()
         if for_good:
-            for server in self._servers:
-                server.stop()
             for shard in self._shards.values():
                 shard.stop()
+            for server in self._servers:
+                server.stop()
             if self._rules is not None:
                 self._rules.stop()
 

@@ -112,6 +112,11 @@ class ClaimCall:
         finally:
             self.lock.release()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server is lost."""
+        return self._store.breaker.is_open
+
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
         with self.lock:
@@ -133,7 +138,8 @@ class ClaimCall:
         return [key for keys in queues[first:] + queues[:first] for key in keys]
 
     def _run(self, capacity: Capacity, *, is_passing: bool = False) -> LoopSteps[ClaimReply | None]:
-        if self._store.breaker.is_open:  # the heartbeat finds out when the server is back
+        breaker = self._store.breaker
+        if breaker.is_open and breaker.watcher:  # the heartbeat finds out when the server is back
             return None
         if self._must_compare():
             yield Blocking(self._compare_claims)
@@ -240,8 +246,9 @@ class WorkerLeases:
         """Renew the lease of the claims, if no claim call just did, and those of the slots."""
         if self._is_silent():
             self._call.report()
-        self._renewed_at = time.monotonic()
         self._call.renew_slots()
+        if not self._call.is_lost:  # else soon again
+            self._renewed_at = time.monotonic()
 
     def _is_silent(self) -> bool:
         return time.monotonic() - self._call.replied_at > tuning.LEASE_SILENCE_SECONDS

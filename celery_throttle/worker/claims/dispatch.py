@@ -52,7 +52,7 @@ class Dispatcher:
         except Exception:  # of a result backend, say, in which a revoked task is stored
             logger.exception("A task from a line could not be handed over")
             if not claim.is_started:
-                self.quarantine.put_until_heartbeat(claim)
+                self.calls.call(partial(self.quarantine.put_until_heartbeat, claim))
 
     def _read(self, task: ClaimedTask) -> None:
         claim, consumer = task.claim, self.consumer
@@ -62,14 +62,15 @@ class Dispatcher:
             message = packing.unpack(task.packed, consumer.task_consumer.accept, claim)
             name = str(packing.task_fields(message)["task"])
         except packing.UnreadableMessageError:
-            self.quarantine.put_unreadable(task)
+            self.calls.call(partial(self.quarantine.put_unreadable, task))
         except (ContentDisallowed, DecodeError) as error:
             self._refuse(message, partial(consumer.on_decode_error, message, error))
         except (KeyError, TypeError):
             self._refuse(message, partial(consumer.on_unknown_message, None, message))
         else:
             if name not in consumer.strategies:
-                self.quarantine.put(claim, f"{packing.version_of(task.packed)} {name}")
+                label = f"{packing.version_of(task.packed)} {name}"
+                self.calls.call(partial(self.quarantine.put, claim, label))
                 return
             starts_at = time.monotonic() + task.starts_in
             deliver = partial(self._run_step, claim, self._deliver, claim, message, name, starts_at)

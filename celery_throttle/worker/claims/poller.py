@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -180,6 +180,7 @@ class Poller:
         elif (
             self.consumer.hub is not None
             and threading.get_ident() == self._thread
+            and not scheduler.claiming.locked()  # or this thread would wait for itself
             # Or the next task would run before this one has ended.
             and not scheduler.pool.runs_inline
             and scheduler.count_free() > 0
@@ -210,11 +211,23 @@ class Poller:
         """Carry out steps; ``receive`` is called with their result, now or later."""
 
         def receive_late(outcome: T | Exception) -> None:
-            raise_error(outcome)
-            receive(cast("T", outcome))
+            with self._polling_again():
+                raise_error(outcome)
+                receive(cast("T", outcome))
 
-        with suppress(LateReplyError):
+        with suppress(LateReplyError), self._polling_again():
             receive(self.calls.run(steps, receive_late))
+
+    @contextmanager
+    def _polling_again(self) -> Iterator[None]:
+        """Poll again after an unexpected error, which whoever makes the calls of timers logs."""
+        try:
+            yield
+        except LateReplyError:
+            raise
+        except Exception:
+            self.poll_in(tuning.CLAIM_RETRY_SECONDS)
+            raise
 
     def run(self) -> None:
         """Poll, or queue to poll after the calls to a slow server."""

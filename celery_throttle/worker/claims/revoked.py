@@ -40,7 +40,7 @@ class RevokedTasks:
         self._id_count = 0
         self._ids: set[str] = set()
         self._stamps = ""
-        self._search: Iterator[list[str]] = iter(())
+        self._search: Iterator[Sequence[Argument]] = iter(())
         self._is_searching = False
 
     def has_new(self) -> bool:
@@ -64,7 +64,7 @@ class RevokedTasks:
             self._ids.clear()
         return tasks
 
-    def _new_ids(self) -> list[str]:
+    def _new_ids(self) -> Sequence[Argument]:
         count = len(state.revoked)
         # A full set keeps its length, whatever is added.
         if count == self._id_count and count < state.REVOKES_MAX:
@@ -75,7 +75,7 @@ class RevokedTasks:
         self._ids = ids
         return sorted(new)
 
-    def _new_stamped(self) -> list[str]:
+    def _new_stamped(self) -> Sequence[Argument]:
         """Return ids of tasks with revoked stamps: some of them at each call."""
         stamps = repr(state.revoked_stamps)
         if stamps != self._stamps:
@@ -85,16 +85,16 @@ class RevokedTasks:
         self._is_searching = ids is not None
         return ids or []
 
-    def _find_stamped(self) -> Iterator[list[str]]:
+    def _find_stamped(self) -> Iterator[Sequence[Argument]]:
         for messages in self._call.queue_keys()[1::4]:
             cursor: Argument = "0"
             while True:
                 cursor, *rows = self._claims.store.run(scan_call(messages, "messages", cursor))
-                yield [task_id.decode() for task_id, packed in rows if _is_revoked(packed)]
+                yield [task_id for task_id, packed in rows if _is_revoked(packed)]
                 if cursor == b"0":
                     break
 
-    def _withdraw(self, ids: Sequence[str]) -> list[ClaimedTask]:
+    def _withdraw(self, ids: Sequence[Argument]) -> list[ClaimedTask]:
         call, claims = self._call, self._claims
         first = claims.reserve_tokens(len(ids))
         withdraw = withdraw_call(
@@ -113,12 +113,12 @@ def _is_revoked(packed: bytes) -> bool:
     """Return whether a waiting message has a revoked stamp, by the rules of Celery's request."""
     try:
         headers = packing.headers(packed)
-    except packing.UnreadableMessageError:
-        return False
-    stamps = headers.get("stamps") or {}
-    for name in headers.get("stamped_headers") or ():
-        if name in stamps and name in state.revoked_stamps:
-            revoked = maybe_list(state.revoked_stamps[name])
-            if any(value in revoked for value in maybe_list(stamps[name])):
-                return True
+        stamps = headers.get("stamps") or {}
+        for name in headers.get("stamped_headers") or ():
+            if name in stamps and name in state.revoked_stamps:
+                revoked = maybe_list(state.revoked_stamps[name])
+                if any(value in revoked for value in maybe_list(stamps[name])):
+                    return True
+    except (packing.UnreadableMessageError, TypeError):  # it must not hide the others
+        pass
     return False

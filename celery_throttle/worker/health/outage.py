@@ -182,6 +182,12 @@ class Fallback:
         #: When (us) the last of the waiting tasks may try.
         self._last_try: dict[LimitRef, int] = {}
 
+    def _bound_memory(self) -> None:
+        if len(self._shares) >= tuning.OUTAGE_SHARE_COUNT:
+            self._empty_all()
+        elif len(self._last_try) >= tuning.OUTAGE_SHARE_COUNT:  # of keys without shares, as slots
+            self._last_try.clear()
+
     def wait(self, requirement: Requirement, now: int, *, waited: bool) -> int | None:
         """Take what a task requires from all its limits, or return when it may try again.
 
@@ -192,8 +198,7 @@ class Fallback:
             0 if the units were taken and the task may run. Otherwise microseconds, which grow with
             each task that waits for the same limit. None if the task has to wait for the server.
         """
-        if len(self._shares) >= tuning.OUTAGE_SHARE_COUNT:
-            self._empty_all()
+        self._bound_memory()
         limits = {ref: self._counting_limits(ref) for ref in requirement.refs}
         if any(limit.outage == "closed" for own in limits.values() for limit in own):
             return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from inspect import isgenerator
-from select import select
+from multiprocessing.connection import wait
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -161,8 +161,9 @@ def _wait_for_begin(pool: Any, hub: Any) -> None:
             writer = reference() if reference is not None else None
             if job._write_to in processes and writer in pool._active_writers:  # noqa: SLF001
                 pool._flush_writer(job._write_to, writer)  # noqa: SLF001
-        pipes = [process.outqR_fd for process in processes]
-        readable, _, _ = select(pipes, [], [], tuning.PIPE_CHECK_SECONDS)
+        pipes = {process.outqR_fd for process in processes}
+        # Not `select`, which refuses numbers above 1023.
+        readable: list[Any] = wait(pipes, tuning.PIPE_CHECK_SECONDS)
         for fd in readable:
             _read(pool, hub, fd)
 

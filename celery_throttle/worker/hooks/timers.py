@@ -33,7 +33,7 @@ def make_timers(consumer: Any) -> Timers:
     if consumer.hub is not None:
         return LoopTimers(consumer.hub)
     if getattr(consumer.pool, "is_green", False):
-        return _GreenTimers(consumer.timer)
+        return _GreenTimers(type(consumer.timer)())
     return ThreadTimers()
 
 
@@ -204,7 +204,9 @@ class ThreadTimers(Timers):
 class _GreenTimers(Timers):
     """Timers of gevent and eventlet, which make each call on time, in a greenlet of its own.
 
-    A call may wait for a free greenlet of the pool, and must not hold up the other calls.
+    A call may wait for a free greenlet of the pool, and must not hold up the other calls. Celery
+    5.5 clears its own timer when it loses the broker, in the middle of calls that are being made,
+    so this class has another one.
     """
 
     may_block = True
@@ -222,6 +224,10 @@ class _GreenTimers(Timers):
     def cancel(self, entry: Any) -> None:
         """See :class:`Timers`."""
         self._timer.cancel(entry)
+
+    def close(self) -> None:
+        """See :class:`Timers`."""
+        self._timer.clear()
 
 
 class Alarm:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery.worker.request import Request
@@ -15,9 +16,12 @@ from celery_throttle.tasks.messages import packing
 from celery_throttle.testing import ManualClock
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.dispatch import Dispatcher
+from celery_throttle.worker.claims.quarantine import Quarantine
 from celery_throttle.worker.health.loop_calls import LoopCalls
+from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from tests.protocol import Protocol
+from tests.servers.server import Server
 
 
 class LateTimer:
@@ -58,4 +62,31 @@ def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, 
     assert lines.waiting() == (["one"] if late else [])
     lines.now += 10**6
     assert [again.id for again in lines.claim("w")] == (["one"] if late else [])
+    lines.close()
+
+
+def test_a_task_without_code_does_not_block_the_loop(own_server: Server) -> None:
+    """The server does not reply when the task is put into quarantine."""
+    now = ManualClock(time.time_ns() // 1_000)
+    lines = Protocol(own_server.url, {"api": "1/h"}, now)  # waits half a minute for a reply
+    packed = packing.pack(Message("[[], {}, {}]", headers={"task": "unknown"}))
+    lines.park("one", ["api"], message=packed, may_run=False)
+    claims = Claims(lines.store, lines.keys, "w", lambda: None)
+    (row,) = lines.claim("w")
+    token = claims.reserve_tokens(1)
+    taken = claims.receive([token, 1, 0, 0, row.message, b"one", b"api", 1])
+    quarantine = Quarantine(claims, tuple, dict)
+    consumer = SimpleNamespace(strategies={}, task_consumer=SimpleNamespace(accept=None))
+    timers, unused = ThreadTimers(), cast("Any", None)
+    calls = LoopCalls(timers)
+    dispatcher = Dispatcher(consumer, claims, quarantine, unused, timers, unused, calls)
+    own_server.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        dispatcher.dispatch(taken)
+        assert time.monotonic() - began < 10
+    finally:
+        own_server.signal(signal.SIGCONT)
+    calls.close()
+    assert lines.client.hkeys(lines.keys.quarantine) == [b"one"]
     lines.close()

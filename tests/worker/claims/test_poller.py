@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import pytest
 from celery import Celery
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.claim import Claims
-from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply
+from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply, WorkerLeases
 from celery_throttle.worker.claims.poller import Poller, Scheduler
-from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps, run_in_place
+from celery_throttle.worker.health.loop_calls import (
+    LateReplyError,
+    LoopCalls,
+    LoopSteps,
+    run_in_place,
+)
 from celery_throttle.worker.hooks.prefork import PreforkPool
-from celery_throttle.worker.slots import ReportQueue
+from celery_throttle.worker.slots import ReportQueue, TaskSlots
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
@@ -153,6 +161,58 @@ def test_a_worker_without_a_process_lets_others_poll_once() -> None:
     assert worker.passed == 2
 
 
+def test_a_slot_that_is_released_while_tasks_are_dispatched_is_reported_after_them() -> None:
+    """A strategy of a task's own may acknowledge its message at once. The loop may not wait for
+    itself."""
+    worker = OneProcess()
+
+    def claim(capacity: Callable[[], Capacity], **_: Any) -> LoopSteps[ClaimReply]:
+        worker.polls += capacity().free > 0
+        yield from ()
+        tasks: Any = ["a task"] if worker.polls == 2 else []
+        return ClaimReply(3600, tasks=tasks)
+
+    def release(_: str) -> None:
+        worker.poller.call.slots.releases.append(("entries", "lists", "holder"))
+        worker.poller.on_released()
+
+    def run() -> None:
+        worker.connect()
+        worker.poller.call.slots.releases = ReportQueue()
+        worker.poller.call.claim = claim  # type: ignore[method-assign]  # with a task
+        worker.poller.dispatcher = cast("Any", SimpleNamespace(dispatch=release))
+        worker.poller.poll_in(0)
+        worker.timer.run()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert worker.polls == 3
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_worker_polls_again_after_an_unexpected_error(*, is_late: bool) -> None:
+    worker = OneProcess()
+    worker.connect()
+    receive: list[Callable[[Any], None]] = []
+    error = RuntimeError("a mistake")
+
+    def fail(steps: LoopSteps[Any], receive_late: Callable[[Any], None]) -> Any:
+        receive.append(receive_late)
+        steps.close()
+        raise LateReplyError if is_late else error
+
+    worker.calls.run = cast("Any", fail)  # type: ignore[method-assign]  # a mistake of ours
+    worker.scheduler._due_times.clear()
+    with suppress(RuntimeError):
+        worker.poller.run()
+    if is_late:
+        with pytest.raises(RuntimeError):
+            receive[0](error)
+    assert worker.poller in worker.scheduler._due_times
+
+
 def make_call(lines: Protocol, *queues: str) -> tuple[ClaimCall, Claims]:
     app = Celery("asks", broker="memory://", set_as_current=False)
     throttle = Throttle(app, {"api": "1/h burst 1000"}, url=lines.store.url)
@@ -172,6 +232,23 @@ def test_without_a_call_there_are_no_tokens_to_requeue(lines: Protocol) -> None:
     for _ in range(60):
         assert run_in_place(call.claim(lambda: Capacity(100))) is None
     assert claims._to_requeue == []
+
+
+def test_leases_that_could_not_be_renewed_are_renewed_soon(lines: Protocol) -> None:
+    """Other workers wait some seconds only after an outage."""
+    lines.park("one", ["api"], may_run=False)
+    call, _ = make_call(lines, "q")
+    call.slots = TaskSlots("w", lambda: None)
+    assert run_in_place(call.claim(lambda: Capacity(1)))
+    leases = WorkerLeases(call)
+    leases._renewed_at -= leases.interval + 1
+    call.replied_at = 0.0
+    call.throttle.store.breaker.trip(StoreUnavailableError("it is out"))
+    leases.renew_in_time()
+    assert not call.replied_at
+    call.throttle.store.breaker.close()
+    leases.renew_in_time()
+    assert call.replied_at
 
 
 def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:

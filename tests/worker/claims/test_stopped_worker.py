@@ -121,6 +121,31 @@ def test_a_solo_worker_reports_a_start_before_the_task_ends(
     bench.until(lambda: len(bench.rows("ends")) == 1, "it has ended")
 
 
+def test_it_renews_leases_after_an_outage_while_it_shuts_down(
+    redis_url: str, own_server: Server, proxy: Proxy
+) -> None:
+    """Its running task would run twice if another worker took it for dead."""
+    limiter = Limiter(own_server.url, {"api": "100/s"})
+    limiter["api"].pause(None)
+    conf = {"throttle_lease": LEASE, "throttle_timeout": 0.5}
+    with Bench(redis_url, proxy.url, conf=conf) as bench, own_server.client() as client:
+        bench.start_workers(1)
+        (worker,) = bench.workers
+        bench.send("late_held", [0])
+        until_in_line(bench, limiter, 1)
+        limiter["api"].resume()
+        bench.until_started("late_held", 1)
+        os.kill(worker.pid, signal.SIGTERM)
+        members = Keys().membership
+        bench.until(lambda: not client.zcount(members, 1, "+inf"), "it has left the others")
+        proxy.refuse()
+        bench.until(lambda: lease_end(client, worker) < time.time(), "its lease has run out")
+        proxy.accept()
+        bench.until(lambda: lease_end(client, worker) > time.time(), "it is renewed", 20)
+        bench.let_go(1)
+        bench.until(lambda: not client.exists(Keys().workers), "its claim is settled")
+
+
 def lease_end(client: redis.Redis, worker: Worker) -> float:
     """Return when the lease of a worker with claims ends: a time of day in seconds; else 0."""
     rows: Any = client.zrange(Keys().workers, "(0", "+inf", byscore=True, withscores=True)

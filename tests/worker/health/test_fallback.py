@@ -203,3 +203,12 @@ def test_what_is_paused_begins_after_the_pause_or_not_before_the_server_is_back(
     assert worker.wait(requirement(API), 5 * SECOND, waited=True) == 100_000
     assert worker.wait(requirement(SLOTS), SECOND, waited=False) is None
     assert worker.wait(requirement(OPEN), SECOND, waited=False) == 0
+
+
+def test_hostile_keys_that_wait_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_throttle.worker.tuning.OUTAGE_SHARE_COUNT", 10)
+    worker = alone({SLOTS: ["2 at once"]}, held=2)
+    for number in range(25):
+        key = LimitRef("slots", str(number))
+        assert worker.wait(requirement(key), 0, waited=False)
+    assert len(worker._last_try) <= 10

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import celery
@@ -15,6 +18,7 @@ import pytest
 import redis
 
 from celery_throttle import Limiter
+from celery_throttle.worker.hooks.prefork import confirm_before_flush
 from tests.apps import stops
 from tests.servers.server import wait_until
 from tests.workers import QUICK, StartWorker, Worker
@@ -261,3 +265,32 @@ def cut_off(stage: Stage, running: Mapping[int, Any], soft: Collection[int] = ()
     stage.worker(first.hostname)
     until(lambda: set(waiting) <= set(stage.ended()), "what waited ran")
     until(stage.nothing_is_held, "all is given back")
+
+
+def test_pipes_may_have_high_numbers() -> None:
+    """As in a worker with some hundred processes, which opens that many files."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD, 2000)
+    read: list[int] = []
+
+    def handle(fd: int) -> None:
+        read.append(fd)
+        job._accepted = True
+
+    process = SimpleNamespace(outqR_fd=high, _is_alive=lambda: True)
+    job = SimpleNamespace(_write_to=process, _accepted=False)
+    billiards = SimpleNamespace(_cache={1: job}, _active_writers=(), handle_result_event=handle)
+    pool = SimpleNamespace(_pool=billiards, flush=lambda: None)
+    hub = SimpleNamespace(readers={})
+    os.write(writer, b"confirmed")
+    try:
+        confirm_before_flush(SimpleNamespace(pool=pool, hub=hub))
+        pool.flush()
+    finally:
+        for fd in (reader, writer, high):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert read == [high]

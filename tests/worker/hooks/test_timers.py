@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kombu.asynchronous import Hub
 
-from celery_throttle.worker.hooks.timers import LoopTimers, ThreadTimers, Timers
+from celery_throttle.worker.hooks.timers import Alarm, LoopTimers, ThreadTimers, Timers, make_timers
 from tests.servers.server import wait_until
 
 #: Seconds. If kombu's loop overlooks a timer it waits for a second, so ten overlooked timers take
@@ -249,3 +251,29 @@ def test_the_loop_goes_round_once_more_after_a_call(loop: Loop) -> None:
     loop.hub.run_once()
     assert made == ["call"]
     assert time.monotonic() - began < 0.5
+
+
+@pytest.mark.parametrize("kind", ["gevent", "eventlet"])
+def test_calls_outlive_a_lost_connection_to_the_broker(kind: str) -> None:
+    """Celery 5.5 clears its own timer then, which ends the greenlets of calls that are made."""
+    library = pytest.importorskip(kind)
+    timer = import_module(f"celery.concurrency.{kind}").Timer()
+    pool = SimpleNamespace(is_green=True)
+    timers = make_timers(SimpleNamespace(hub=None, pool=pool, timer=timer))
+    made: list[str] = []
+
+    def wait() -> None:
+        library.sleep(0.1)
+        made.append("begun before")
+
+    timers.call_soon(wait)
+    library.sleep(0.01)
+    alarm = Alarm(timers, lambda: made.append("alarm"))
+    alarm.set(0.1)
+    timer.clear()
+    alarm.set(0.2)
+    ends = time.monotonic() + SOON
+    while len(made) < 2 and time.monotonic() < ends:
+        library.sleep(0.01)
+    timers.close()
+    assert sorted(made) == ["alarm", "begun before"]
