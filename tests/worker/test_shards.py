@@ -106,6 +106,10 @@ class Bench:
             lines = client.scan_iter(f"{PREFIXES[limit]}:messages:*")
             return sum(int(client.hlen(line)) for line in lines)
 
+    def has_acknowledged_all(self) -> bool:
+        """Return whether the broker waits for the acknowledgement of no message."""
+        return not self._broker.exists("unacked")
+
     def define(self, limit: str, definition: str) -> None:
         with self._limiter(limit) as limiter:
             limiter[limit].define(definition)
@@ -221,6 +225,7 @@ def test_drain_moves_the_tasks_of_all_shards(bench: Bench, ref: str | None) -> N
     bench.send("erp", range(TASKS))
     wait_until(lambda: bench.waiting("mail") == TASKS - 3, "the rest of mail in its line")
     wait_until(lambda: bench.waiting("erp") == TASKS - 2, "the rest of erp in its line")
+    wait_until(bench.has_acknowledged_all, "no message that the broker would deliver again")
     worker.terminate()
     worker.wait()
     throttle = bench.throttle()
