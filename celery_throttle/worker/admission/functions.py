@@ -21,7 +21,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import LimitFunctionError
+from celery_throttle.errors import LimitFunctionError, raised_error
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -191,6 +191,8 @@ class FunctionCalls:
                 requirement = require(self._throttle, call.calls)
             except Exception as wrong:  # noqa: BLE001  # the thread must not end
                 error = wrong
+            except BaseException as wrong:  # noqa: BLE001  # such as sys.exit(): for the same reason
+                error = raised_error(call.functions.text, wrong)
             seconds = self._clock() - began
             self._timers.call_soon(self._finish, call, requirement, error, seconds)
 
