@@ -221,6 +221,18 @@ async def test_async_functions_are_for_async_views(limiter: Limiter, option: str
         ratelimit(**options)(greet)
 
 
+def test_a_decorated_view_has_the_arguments_that_its_calls_have(limiter: Limiter) -> None:
+    def view(session: Any, user: int, page: int) -> None: ...
+
+    @wraps(view)
+    def with_session(user: int, page: int) -> None:
+        view("session", user, page)
+
+    ratelimit(limiter["web"], key=lambda user: user)(with_session)(7, 8)
+    assert limiter["web", 7].peek().remaining == 1
+    assert limiter["web", 8].peek().remaining == 2
+
+
 def test_methods(limiter: Limiter) -> None:
     class Shop:
         @ratelimit(limiter["web"], key=lambda request: request)
