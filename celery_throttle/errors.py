@@ -342,7 +342,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
-def raised_error(text: str, error: Exception) -> LimitFunctionError:
+def raised_error(text: str, error: BaseException) -> LimitFunctionError:
     """Return the error for what a function of a user has raised; ``text`` names the function."""
     return LimitFunctionError(f"{text} raised {type(error).__name__}: {shown(str(error))}")
 

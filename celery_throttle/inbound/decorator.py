@@ -18,7 +18,7 @@ from celery_throttle.inbound.admitter import Admitter, OutageLog
 from celery_throttle.inbound.answers import Answer
 from celery_throttle.inbound.rules import KeySpec, RequestCost, RequestLimits, check_function
 from celery_throttle.limiter.handle import LimitHandle
-from celery_throttle.limits.key_template import ArgumentReader
+from celery_throttle.limits.key_template import ArgumentReader, signature_of_calls
 from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -147,7 +147,7 @@ def _adapt(view: Any, is_async: bool, option: Any, name: str) -> Any:  # noqa: F
         return wraps(option)(lambda call: option(*call.args, **call.kwargs))
     # Django passes a partial of a bound method that claims to wrap the method, which has a self.
     called = partial(view.func, *view.args, **view.keywords) if isinstance(view, partial) else view
-    of_view = signature(called)
+    of_view = signature_of_calls(called)
     known = of_view.parameters
     names = [one.name for one in parameters if one.name in known or one.default is one.empty]
     where = f"view {getattr(view, '__name__', shown(view))!r}"

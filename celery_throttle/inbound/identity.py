@@ -7,7 +7,8 @@ send nonsense share a key: nobody escapes a limit by what they send.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from inspect import isawaitable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
@@ -129,7 +130,8 @@ def by_user(*, otherwise: KeyFunction | None = None) -> KeyFunction:
     """Return a key function that identifies a client by its user.
 
     For a view, the key is the ``pk``, ``id`` or ``username`` of ``request.user``; for ASGI, of
-    ``scope["user"]``. For WSGI, the key is ``REMOTE_USER``, if the server or a proxy sets it.
+    ``scope["user"]``. For WSGI, the key is ``REMOTE_USER``, if the server or a proxy sets it. In an
+    async view of Django, which reads the user from its database, the key is awaitable.
 
     Args:
         otherwise: The key function for requests without a user; default ``by_address()``.
@@ -139,9 +141,21 @@ def by_user(*, otherwise: KeyFunction | None = None) -> KeyFunction:
     """
     anonymous = _anonymous(otherwise)
 
-    def key(request: Any) -> Any:
+    def read(request: Any) -> Any:
         user = _user(request)
         return anonymous(request) if user is None else _user_id(user)
+
+    def key(request: Any) -> Any:
+        try:
+            return read(request)
+        except Exception as error:
+            if type(error).__name__ != "SynchronousOnlyOperation":
+                raise
+            # Django reads the user from its database at first use, which it refuses in an event
+            # loop: the view is async.
+            from asgiref.sync import sync_to_async  # noqa: PLC0415  # comes with Django
+
+            return sync_to_async(read)(request)
 
     return key
 
@@ -218,13 +232,16 @@ def by_parts(*functions: KeyFunction) -> KeyFunction:
         check_function(function, "key")
 
     def key(request: Any) -> Any:
-        parts: list[Any] = []
-        for function in functions:
-            part = function(request)
-            if part is None:
-                return None
-            parts += part if isinstance(part, tuple) else (part,)
-        return tuple(parts)
+        return join((), request, functions)
+
+    def join(parts: tuple[Any, ...], request: Any, rest: Sequence[KeyFunction]) -> Any:
+        if not rest:
+            return parts
+
+        def add(part: Any) -> Any:
+            return None if part is None else join((*parts, *_as_tuple(part)), request, rest[1:])
+
+        return _then(rest[0](request), add)
 
     return key
 
@@ -234,13 +251,26 @@ def _anonymous(otherwise: KeyFunction | None) -> KeyFunction:
     function = by_address() if otherwise is None else otherwise
     check_function(function, "otherwise")
 
-    def key(request: Any) -> Any:
-        value = function(request)
-        if value is None:
-            return None
-        return ("anonymous", *(value if isinstance(value, tuple) else (value,)))
+    def mark(value: Any) -> Any:
+        return None if value is None else ("anonymous", *_as_tuple(value))
 
-    return key
+    return lambda request: _then(function(request), mark)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _then(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return what a function returns for a value; if one of both is awaitable, so is the result."""
+    if not isawaitable(value):
+        return function(value)
+
+    async def wait() -> Any:
+        result = function(await value)
+        return await result if isawaitable(result) else result
+
+    return wait()
 
 
 def _check_number(name: str, value: int, least: int, most: int) -> None:

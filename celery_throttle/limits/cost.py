@@ -15,7 +15,8 @@ from celery_throttle.errors import CostError, shown
 MILLION = 1_000_000
 _MAX_DIGITS = 30
 
-# Above any limit. Stands for larger costs, whose exact value might fill the memory.
+# Above any limit. Stands for larger costs, whose exact value might fill the memory, or exceed a
+# double.
 _ABOVE_ANY_LIMIT = MILLION**5
 
 # The thread's own context may round to a few digits.
@@ -30,7 +31,7 @@ Cost = int | float | Decimal | Fraction
 def to_millionths(cost: Cost, *, allow_zero: bool = False) -> int:
     """Convert a cost to millionths of a unit, or raise CostError: ``1_500_000`` for 1.5."""
     # The usual case first. The type of a bool is not int.
-    amount = cost * MILLION if type(cost) is int else _round(cost)
+    amount = min(cost * MILLION, _ABOVE_ANY_LIMIT) if type(cost) is int else _round(cost)
     if amount < (0 if allow_zero else 1):
         least = "0 or more" if allow_zero else "at least a millionth"
         raise CostError(f"cost {shown(cost)} is not allowed; allowed: a number of units, {least}")

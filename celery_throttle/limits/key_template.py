@@ -8,9 +8,9 @@ value of ``tenant_id`` from a task's arguments, and the template encodes it as a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, ismethod, signature, unwrap
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,8 @@ from celery_throttle.limits.key import LimitRef, RefLike, check_name, encode_par
 from celery_throttle.limits.requirement import MAX_LIMITS_PER_TASK, check_ref_count
 
 _NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+
+_COLLECTING = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 #: An argument in a part of a key: ``{name}``; ``{name?}`` and ``{name=text}`` may be missing.
@@ -158,6 +160,32 @@ def parse_templates(spec: Any) -> tuple[KeyTemplate, ...]:
     return templates
 
 
+def signature_of_calls(function: Callable[..., Any]) -> Signature:
+    """Return the signature of a function as its callers see it; of a method without ``self``.
+
+    A decorator that passes all arguments on (``*args, **kwargs``) is called with those of the
+    function that it wraps. One that names its arguments may pass others on, such as a session.
+
+    Raises:
+        TypeError, ValueError: the function does not say; see :func:`inspect.signature`.
+    """
+    called = unwrap(function.__func__ if ismethod(function) else function, stop=_names_arguments)
+    found = signature(called, follow_wrapped=not hasattr(called, "__wrapped__"))
+    parameters = list(found.parameters.values())
+    if ismethod(function) and parameters and parameters[0].kind not in _COLLECTING:
+        parameters = parameters[1:]
+    return found.replace(parameters=parameters)
+
+
+def _names_arguments(function: Callable[..., Any]) -> bool:
+    """Whether a function names each of its arguments; False if it does not say."""
+    try:
+        found = signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return all(one.kind not in _COLLECTING for one in found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Argument:
     """Where a call passes an argument. ``default`` is ``Parameter.empty`` if there is none."""
@@ -192,8 +220,7 @@ class ArgumentReader:
         ``defaults``: the values of arguments that a call may lack.
         KeyTemplateError if there is no such parameter, or it is ``*args`` or ``**kwargs`` itself.
         """
-        collecting = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        single = [p for p in sig.parameters.values() if p.kind not in collecting]
+        single = [p for p in sig.parameters.values() if p.kind not in _COLLECTING]
         known = {
             p.name: _Argument(
                 p.name,
@@ -203,7 +230,7 @@ class ArgumentReader:
             )
             for position, p in enumerate(single)
         }
-        others = {p.name: p.kind for p in sig.parameters.values() if p.kind in collecting}
+        others = {p.name: p.kind for p in sig.parameters.values() if p.kind in _COLLECTING}
         takes_any = Parameter.VAR_KEYWORD in others.values()
         arguments = []
         for name in names:

@@ -128,7 +128,7 @@ class ComputedLimits:
             return cost.amount(*self._reader(cost).read(args, kwargs))
         if cost not in results:
             results[cost] = cost.call(args, kwargs)
-        return read_result(results[cost], name, cost)
+        return read_result(results[cost], name, cost, self.known)
 
     def _reader(self, text: KeyTemplate | ArgumentCost) -> ArgumentReader:
         """Return the reader for a text; a function may return any template."""

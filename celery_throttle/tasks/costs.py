@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from celery_throttle.errors import CostError, LimitError, LimitFunctionError, shown
+from celery_throttle.errors import CostError, LimitError, LimitFunctionError, nearest, shown
 from celery_throttle.limits.cost import ArgumentCost, Cost, to_millionths
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import CallFunction
@@ -80,13 +80,18 @@ def is_plain(cost: ReadCost) -> TypeGuard[int | ArgumentCost]:
     return not isinstance(cost, TaskFunction)
 
 
-def read_result(result: Any, name: str, function: TaskFunction) -> int:
+def read_result(result: Any, name: str, function: TaskFunction, known: Mapping[str, Limits]) -> int:
     """Return the cost for a limit that a function has returned, a number or a dict by limit name.
 
     Raises:
-        LimitFunctionError: it is neither.
+        LimitFunctionError: it is neither, or the dict has the name of no ``known`` limit.
     """
     if isinstance(result, Mapping):
+        for unknown in (each for each in result if each not in known):
+            raise LimitFunctionError(
+                f"{function.text} returned {shown(result)}: a cost is given for {shown(unknown)}, "
+                f"which is no limit; {nearest(str(unknown), known)}"
+            )
         result = result.get(name, 1)
     try:
         return to_millionths(result)

@@ -21,7 +21,12 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.cost import ArgumentCost
 from celery_throttle.limits.duration import check_duration
-from celery_throttle.limits.key_template import ArgumentReader, KeyTemplate, parse_templates
+from celery_throttle.limits.key_template import (
+    ArgumentReader,
+    KeyTemplate,
+    parse_templates,
+    signature_of_calls,
+)
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
@@ -242,10 +247,9 @@ def read_entries(
 def _signature(task: type[Task] | Task) -> inspect.Signature:
     cls = task if isinstance(task, type) else type(task)
     run = inspect.getattr_static(cls, "run")
-    signature = inspect.signature(cls.run)
+    bound = run.__get__(task, cls) if hasattr(run, "__get__") else run
+    signature = signature_of_calls(bound)
     parameters = list(signature.parameters.values())
-    if not isinstance(run, staticmethod):
-        parameters = parameters[1:]  # without self
     if task.typing is False and all(one.kind is not Parameter.VAR_KEYWORD for one in parameters):
         # The calls have other arguments than `run`, as in celery-batches.
         parameters.append(Parameter("any", Parameter.VAR_KEYWORD))

@@ -25,6 +25,8 @@ def look_up(user: str) -> Any:
     limit = read_plan("limits", user)
     if limit == "raise":
         raise LookupError("no such plan")
+    if limit == "end":
+        raise SystemExit("no plans")
     if limit == "slow":
         time.sleep(5)
         return "1000/s"
@@ -69,6 +71,8 @@ def inner(user: str) -> None:
 def go_wrong(what: str) -> Any:
     if what == "raises":
         raise LookupError("no such tenant")
+    if what == "ends":
+        raise SystemExit("no plans")
     if what == "blocks":
         with redis.Redis.from_url(STORE) as client:
             while not client.exists("go-on"):

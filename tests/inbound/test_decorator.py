@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial, wraps
 from math import ceil
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,15 @@ from celery_throttle.errors import (
     StoreUnavailableError,
     Throttled,
 )
-from celery_throttle.inbound import Answer, answer_to, by_address, by_user, ratelimit
+from celery_throttle.inbound import (
+    Answer,
+    answer_to,
+    by_address,
+    by_header,
+    by_parts,
+    by_user,
+    ratelimit,
+)
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.testing import ManualClock
 from tests.docs.child import run_in_child
@@ -221,6 +230,18 @@ async def test_async_functions_are_for_async_views(limiter: Limiter, option: str
         ratelimit(**options)(greet)
 
 
+def test_a_decorated_view_has_the_arguments_that_its_calls_have(limiter: Limiter) -> None:
+    def view(session: Any, user: int, page: int) -> None: ...
+
+    @wraps(view)
+    def with_session(user: int, page: int) -> None:
+        view("session", user, page)
+
+    ratelimit(limiter["web"], key=lambda user: user)(with_session)(7, 8)
+    assert limiter["web", 7].peek().remaining == 1
+    assert limiter["web", 8].peek().remaining == 2
+
+
 def test_methods(limiter: Limiter) -> None:
     class Shop:
         @ratelimit(limiter["web"], key=lambda request: request)
@@ -317,6 +338,50 @@ def _check_django(limiter: Limiter) -> None:
     assert [view(request).status_code for _ in range(3)] == [200, 200, 429]
     assert view(request).headers["Retry-After"] == "6"
     assert show(request).status_code == 429  # the same key
+
+
+def test_async_views_of_django(limiter: Limiter) -> None:
+    run_in_child(lambda: _check_async_django(limiter))
+
+
+def _check_async_django(limiter: Limiter) -> None:
+    """Django reads the user of a session at its first use, and refuses that in an event loop."""
+    django, conf = pytest.importorskip("django"), pytest.importorskip("django.conf")
+    client, http = pytest.importorskip("django.test"), pytest.importorskip("django.http")
+    functional = pytest.importorskip("django.utils.functional")
+    django_asyncio = pytest.importorskip("django.utils.asyncio")
+    conf.settings.configure(ALLOWED_HOSTS=["*"])
+    django.setup()
+    names = {"by_user": "ada", "by_parts": "bob", "otherwise": "eve", "anonymous": None}
+    keys = {
+        "by_user": by_user(),
+        "by_parts": by_parts(by_user(), by_address()),
+        "otherwise": by_header("X-Api-Key", otherwise=by_user()),
+        "anonymous": by_user(),
+    }
+
+    async def show(request: Any) -> Any:
+        return http.HttpResponse(request.method)
+
+    def ask(what: str) -> int:
+        def read_user() -> Any:
+            return SimpleNamespace(is_authenticated=names[what] is not None, pk=names[what])
+
+        request = client.AsyncRequestFactory().get("/")
+        request.user = functional.SimpleLazyObject(django_asyncio.async_unsafe(read_user))
+        view = ratelimit(
+            limiter["web"],
+            key=keys[what],
+            refused=lambda answer: http.HttpResponse(answer.body, status=answer.status),
+        )(show)
+        return int(asyncio.run(view(request)).status_code)
+
+    for what in names:
+        assert [ask(what) for _ in range(3)] == [200, 200, 429], what
+    assert limiter["web", "ada"].peek().remaining == 0
+    assert limiter["web", ("bob", "127.0.0.1")].peek().remaining == 0
+    assert limiter["web", ("anonymous", "eve")].peek().remaining == 0
+    assert limiter["web", ("anonymous", "127.0.0.1")].peek().remaining == 0
 
 
 def test_fastapi(limiter: Limiter) -> None:

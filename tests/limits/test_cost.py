@@ -17,6 +17,7 @@ from celery_throttle.limits.cost import MILLION, to_millionths, to_units
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Requirement, make_requirement, parse_costs
+from celery_throttle.store.script import pack_doubles
 
 HIGHEST = MAX_UNITS * MILLION  # no limit admits more
 
@@ -145,6 +146,7 @@ def test_nothing_is_for_a_peek(cost: Any) -> None:
 def test_a_huge_one_is_above_any_limit(cost: Any) -> None:
     """Without an int of a million digits, and without an error of Python."""
     amount = to_millionths(cost)
+    assert len(pack_doubles(amount)) == 8
     assert amount > HIGHEST
     assert to_units(amount) > MAX_UNITS
 

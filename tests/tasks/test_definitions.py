@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -372,6 +373,61 @@ def test_a_method_of_a_class_gives_its_arguments(app: Celery) -> None:
     limits = throttle.task_limits(task)
     assert limits is not None
     assert [ref.key for ref in require(limits, (7,), {}).refs] == ["7"]
+
+
+def with_session(function: Any) -> Any:
+    """A decorator whose function has arguments of its own."""
+
+    @wraps(function)
+    def run(tenant_id: int, other: int) -> None:
+        function("session", tenant_id, other)
+
+    return run
+
+
+def passing_on(function: Any) -> Any:
+    """A decorator whose function passes all arguments on."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+
+    return run
+
+
+def test_a_decorated_function_has_the_arguments_that_its_calls_have(app: Celery) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+
+    @app.task(throttle="mail:{tenant_id}", shared=False)
+    @passing_on
+    @with_session
+    def inner(session: Any, tenant_id: int, other: int) -> None: ...
+
+    @app.task(throttle="mail:{tenant_id}", shared=False)
+    @passing_on
+    def passed(tenant_id: int, other: int) -> None: ...
+
+    for task in (inner, passed):
+        limits = throttle.task_limits(app.tasks[task.name])
+        assert limits is not None
+        assert [ref.key for ref in require(limits, (7, 8), {}).refs] == ["7"]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        classmethod(lambda cls, tenant_id, other: None),  # noqa: ARG005  # it has the key
+        staticmethod(lambda tenant_id, other: None),  # noqa: ARG005  # it has the key
+    ],
+    ids=lambda run: type(run).__name__,
+)
+def test_a_run_that_is_no_method_gives_its_arguments(app: Celery, run: Any) -> None:
+    throttle = Throttle(app, limits=LIMITS)
+    attributes = {"name": "shop.charge", "throttle": "mail:{tenant_id}", "run": run}
+    task = app.register_task(type("Charge", (ThrottledTask,), attributes)())
+    limits = throttle.task_limits(task)
+    assert limits is not None
+    assert [ref.key for ref in require(limits, (7, 8), {}).refs] == ["7"]
 
 
 def test_calls_of_a_task_without_typing_have_any_argument(app: Celery) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_throttle import ConfigurationError, KeyTemplateError, LimitError, Throttle
+from celery_throttle import (
+    ConfigurationError,
+    KeyTemplateError,
+    LimitError,
+    LimitFunctionError,
+    Throttle,
+)
 from celery_throttle.limits.key import LimitRef
 
 # ruff: noqa: ARG005, ARG001  # the arguments are for the limits
@@ -106,6 +112,12 @@ def test_a_cost_for_a_limit_that_a_function_returns(app: Any) -> None:
     options = {"throttle": lambda a: "all", "shared": False, "lazy": False}
     task = app.task(name="paid", throttle_cost={"all": lambda a: a}, **options)(pay)
     assert app.throttle.task_limits(task).requirement((7,), {}).units == 7
+    task = app.task(name="by name", throttle_cost=lambda a: {"all": a, "mail": 5}, **options)(pay)
+    assert app.throttle.task_limits(task).requirement((7,), {}).units == 7
+    task = app.task(name="misspelt", throttle_cost=lambda a: {"al": a}, **options)(pay)
+    text = r"returned \{'al': 7\}: a cost is given for 'al', .*; write 'all'"
+    with pytest.raises(LimitFunctionError, match=text):
+        app.throttle.task_limits(task).requirement((7,), {})
     task = app.task(name="unknown", throttle_cost={"al": 2}, **options)(pay)
     with pytest.raises(LimitError, match="throttle_cost names 'al'"):
         app.throttle.task_limits(task)

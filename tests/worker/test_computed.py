@@ -89,9 +89,10 @@ def test_a_function_that_is_wrong_fails_only_its_task(begin: Callable[..., Worke
     begin(concurrency=1)
     results: dict[str, AsyncResult[Any]] = {
         what: computed.app.tasks["wrong"].delay(what)
-        for what in ("raises", "number", "unknown", "template")
+        for what in ("ends", "raises", "number", "unknown", "template")
     }
     for what, error, text in (
+        ("ends", LimitFunctionError, "'go_wrong' raised SystemExit: 'no plans'"),
         ("raises", LimitFunctionError, "'go_wrong' raised LookupError: 'no such tenant'"),
         ("number", LimitFunctionError, "returned 5: 5 is not text"),
         ("unknown", UnknownLimitError, "returned 'males:7': limit 'males' is not defined"),
@@ -151,6 +152,8 @@ def test_costs_may_be_functions_and_lengths(site: Site, begin: Callable[..., Wor
     assert lengthy.delay(["a"] * 99).get(timeout=30) == "sent"  # no tenant, no limit
     with pytest.raises(CostError, match="'to' is 5, which has no length"):
         lengthy.delay(5, tenant=7).get(timeout=30)
+    with pytest.raises(CostError, match="can never pass limit 'mail'"):
+        computed.app.tasks["costly"].delay(10**400).get(timeout=30)
 
 
 def test_who_sends_a_task_to_its_line_computes_its_limits(
@@ -201,13 +204,15 @@ def test_the_limit_of_a_key_is_looked_up_once_and_then_every_so_often(
 def test_a_lookup_that_fails_or_is_slow_concerns_only_its_tasks(
     site: Site, begin: Callable[..., Worker]
 ) -> None:
-    site.client.hset("limits", mapping={"ada": "raise", "bob": "5", "eve": "slow", "jo": "5/s"})
+    limits = {"ada": "raise", "bob": "5", "cy": "end", "eve": "slow", "jo": "5/s"}
+    site.client.hset("limits", mapping=limits)
     worker = begin(concurrency=1)
     user = computed.app.tasks["user"]
-    eve, ada, bob, jo = (user.delay(name) for name in ("eve", "ada", "bob", "jo"))
+    eve, cy, ada, bob, jo = (user.delay(name) for name in ("eve", "cy", "ada", "bob", "jo"))
     jo.get(timeout=30)
     assert not eve.ready()
     for result, text in (
+        (cy, "'look_up', called for user:cy, raised SystemExit: 'no plans'"),
         (ada, "called for key 'ada', raised LookupError: 'no such plan'"),
         (bob, "called for key 'bob', returned 5: limit 'user': 5 is not a limit"),
     ):

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from queue import Queue
 from typing import Any
 
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import LimitFunctionError
+from celery_throttle.errors import LimitFunctionError, raised_error
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -37,6 +38,9 @@ from celery_throttle.worker.admission.request_limits import (
 from celery_throttle.worker.hooks.timers import Timers
 
 logger = get_logger(__name__)
+
+#: What the handler of a signal may raise in the main thread, within a function.
+_ENDS = (KeyboardInterrupt, WorkerShutdown, WorkerTerminate)
 
 
 @dataclass(eq=False, slots=True)
@@ -158,6 +162,10 @@ class FunctionCalls:
         began = self._clock()
         try:
             requirement = require(self._throttle, calls)
+        except (Exception, *_ENDS):
+            raise
+        except BaseException as wrong:  # such as CancelledError: it would end the worker
+            raise raised_error(functions.text, wrong) from wrong
         finally:
             functions.note(self._clock() - began)
         return set_computed(self._throttle, request, calls, requirement)
@@ -191,6 +199,8 @@ class FunctionCalls:
                 requirement = require(self._throttle, call.calls)
             except Exception as wrong:  # noqa: BLE001  # the thread must not end
                 error = wrong
+            except BaseException as wrong:  # noqa: BLE001  # such as sys.exit(): for the same reason
+                error = raised_error(call.functions.text, wrong)
             seconds = self._clock() - began
             self._timers.call_soon(self._finish, call, requirement, error, seconds)
 

@@ -20,7 +20,13 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_throttle.errors import LimitFunctionError, StoreError, ThrottleError
+from celery_throttle.errors import (
+    LimitFunctionError,
+    StoreError,
+    ThrottleError,
+    function_name,
+    raised_error,
+)
 from celery_throttle.limits.key import LimitRef, ref_text
 from celery_throttle.limits.requirement import LimitByKey, Requirement
 from celery_throttle.limits.shards import OtherShardError
@@ -140,6 +146,10 @@ class KeyLookups:
             error, is_known = LimitFunctionError(str(wrong)), self._is_stored(ref)
         except Exception as wrong:  # noqa: BLE001  # the thread must not end
             error = LimitFunctionError(f"{type(wrong).__name__}: {wrong}")
+        except BaseException as wrong:  # noqa: BLE001  # such as sys.exit(): for the same reason
+            text = f"limit {ref.name!r}: the function {function_name(written.function)!r}, called"
+            error = raised_error(f"{text} for {ref_text(ref)},", wrong)
+            is_known = self._is_stored(ref)
         self._timers.call_soon(self._finish, ref, error, is_known)
 
     def _is_stored(self, ref: LimitRef) -> bool:

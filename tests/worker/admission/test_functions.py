@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from celery_throttle import Throttle
+from celery_throttle import LimitFunctionError, Throttle
 from celery_throttle.worker import tuning
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.request_limits import NotComputedError, limits_of
@@ -32,6 +34,7 @@ class Bench:
         self.now = 0.0
         self.calls = FunctionCalls(self.throttle, self.timers, clock=lambda: self.now)
         self.threads: list[threading.Thread] = []
+        self.error: BaseException | None = None
 
         @self.app.task(name="mail", throttle=self.by_user, lazy=False, shared=False)
         def mail(user: str, *, seconds: float = 0.0) -> None: ...
@@ -41,6 +44,8 @@ class Bench:
     def by_user(self, user: str, seconds: float) -> str:
         self.threads.append(threading.current_thread())
         self.now += seconds
+        if self.error is not None:
+            raise self.error
         return f"mail:{user}"
 
     def request(self, seconds: float = 0.0) -> Any:
@@ -92,6 +97,26 @@ def test_a_function_that_was_slow_is_called_in_threads(
     bench.calls_until_in_place()
     assert all(bench.compute(seconds) for _ in range(calls))
     assert bench.calls_until_in_place() >= 10 * tuning.FAST_FUNCTION_CALLS
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("late"), SystemExit("late")])
+def test_a_function_in_place_that_would_end_the_worker_fails_its_task(
+    bench: Bench, error: BaseException
+) -> None:
+    bench.calls_until_in_place()
+    bench.error = error
+    with pytest.raises(LimitFunctionError, match=rf"raised {type(error).__name__}: 'late'"):
+        bench.calls.limits_of(bench.request())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), WorkerShutdown(0), WorkerTerminate(0)])
+def test_a_signal_that_ends_the_worker_ends_it_within_a_function(
+    bench: Bench, error: BaseException
+) -> None:
+    bench.calls_until_in_place()
+    bench.error = error
+    with pytest.raises(type(error)):
+        bench.calls.limits_of(bench.request())
 
 
 def test_a_function_that_is_slow_now_and_then_stays_in_threads(bench: Bench) -> None:
