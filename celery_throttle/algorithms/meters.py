@@ -137,7 +137,7 @@ class Meter(State):
             end = mark.value - busy.refunded(mark.value)
             rest = max(0, busy.began + end - now) * q if mark.more == busy.began else 0
             ticks = _to_ticks(limit, cost)
-            refund = min(ticks - _to_ticks(limit, actual), rest, used)
+            refund = min(ticks - _to_ticks(limit, actual), self._refundable(rest, used))
             start = mark.value - ceil_div(ticks, q)
             busy = busy.add_refund(Refund(start, mark.value, ceil_div(refund, q)))
             used -= refund
@@ -145,6 +145,10 @@ class Meter(State):
             debt = _to_ticks(limit, min(actual - cost, MAX_EXACT // p * MILLION))
             used = min(used + debt, max(used, MAX_EXACT))
         return self._write(limit, used, now, busy)
+
+    def _refundable(self, rest: int, used: int) -> int:
+        """Return the ticks in use that may be refunded of a take, which lasts for ``rest``."""
+        return min(rest, used)
 
     def _write(self, limit: Limit, level: int, at: int, busy: BusyPeriod) -> Self:
         return type(self)(self.since, at, *limit.ticks, busy, level)
@@ -161,6 +165,10 @@ class LeakyQueue(Meter):
     def delay(self, now: int) -> int:
         """Return the microseconds until the next request may start, rounded up."""
         return ceil_div(self.used(now), self.q)
+
+    def _refundable(self, rest: int, used: int) -> int:
+        """Return none unless the take is the last one: those after it have their starts already."""
+        return 0 if used - rest >= self.q else super()._refundable(rest, used)
 
 
 def _to_ticks(limit: Limit, cost: int) -> int:

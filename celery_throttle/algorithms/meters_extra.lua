@@ -36,6 +36,9 @@ end
 local function refund(limit, mark, began, cost, actual)
   local finish = mark - refunded(limit.refunds, mark)
   local rest = began == limit.began and math.max(0, began + finish - now) * limit.q or 0
+  if limit.tag == LEAKY_QUEUE and limit.used - rest >= limit.q then
+    rest = 0 -- takes after it have their starts already
+  end
   local amount = math.min(cost - actual, rest, limit.used)
   limit.used = limit.used - amount
   local start = mark - divide_up(cost, limit.q)

@@ -42,7 +42,6 @@ class Plans(acquire.AcquirePlans):
 
     apply_rules = rules.apply_rules
 
-    settle = acquire.settle
     learn = acquire.learn
     release = acquire.release
     renew = acquire.renew

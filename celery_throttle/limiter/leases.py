@@ -62,6 +62,7 @@ class Reservation:
         self.decision: Decision = acquisition.decision
         self._limiter = limiter
         self._acquisition: Acquisition | None = acquisition
+        self._pid = os.getpid()
 
     def settle(self, actual: Costs) -> None:
         """Settle the reservation, once, with its actual cost.
@@ -99,7 +100,7 @@ class Reservation:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
+        if error is None or self._is_of_parent:
             self._end_unsettled()
         elif self._acquisition is not None:
             with suppress(ThrottleError):  # the error of the body takes precedence
@@ -109,7 +110,7 @@ class Reservation:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
+        if error is None or self._is_of_parent:
             self._end_unsettled()
         elif self._acquisition is not None:
             with suppress(ThrottleError):
@@ -119,10 +120,15 @@ class Reservation:
         if not sys.is_finalizing():
             self._end_unsettled()
 
+    @property
+    def _is_of_parent(self) -> bool:
+        """Whether this process was forked since: the parent uses the units, and settles them."""
+        return self._pid != os.getpid()
+
     def _end_unsettled(self) -> None:
         """Let the estimate count, and warn once for each limit, if nothing has settled it."""
         acquisition, self._acquisition = self._acquisition, None
-        if acquisition is None:
+        if acquisition is None or self._is_of_parent:
             return
         names = {ref.name for ref in acquisition.requirement.refs} - self._limiter.unsettled_names
         if names:
@@ -153,7 +159,8 @@ class Slot:
     ``with`` can never end, as when its event loop was closed, is free when its lease has run out.
 
     After its release, another ``with`` can take the slot again. While the slot is held, a second
-    ``with`` raises :class:`~celery_throttle.ThrottleError`.
+    ``with`` raises :class:`~celery_throttle.ThrottleError`. After a fork inside the ``with``, the
+    parent holds the slot: the end of the ``with`` in the child releases nothing.
     """
 
     def __init__(
@@ -164,11 +171,13 @@ class Slot:
         self._max_wait = check_duration(max_wait, "max_wait")
         self._lease = check_lease(lease)
         self._holder = ""
+        self._pid = 0  # of the process that holds it
         self.acquisition: Acquisition | None = None
 
     def _acquire(self) -> Plan[Decision]:
         """Take the slot, and start the renewal of its lease."""
-        self._holder = f"{os.getpid()} {uuid4().hex}"
+        self._pid = os.getpid()
+        self._holder = f"{self._pid} {uuid4().hex}"
         holder = Holder(self._holder, self._lease)
         try:
             self.acquisition = yield from self._limiter.acquire_plan(
@@ -186,6 +195,8 @@ class Slot:
         holder, self._holder = self._holder, ""
         self._limiter.lease_renewer.remove(self)
         acquisition, self.acquisition = self.acquisition, None
+        if self._pid != os.getpid():
+            return  # after a fork: the parent holds it
         if acquisition is not None:
             self._limiter.return_slots(acquisition)
         if acquisition is None or acquisition.from_server:

@@ -22,7 +22,6 @@ from celery_throttle.operations.acquire import (
     learn,
     release,
     renew,
-    settle,
 )
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock, Plan, StoreCall, translate
@@ -304,7 +303,7 @@ class ShardedPlans:
     try_acquire = _in_one(AcquirePlans.try_acquire, _of_requirement)
     peek = _in_one(AcquirePlans.peek, _of_requirement)
     acquire_up_to = _in_one(AcquirePlans.acquire_up_to, _of_requirement)
-    settle = _in_one(settle, _of_acquisition)
+    settle = _in_one(AcquirePlans.settle, _of_acquisition)
     learn = _in_one(learn, lambda answers: answers)
     release = _in_one(release, lambda refs: refs)
     renew = _in_one(renew, _of_slots)

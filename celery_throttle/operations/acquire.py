@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from celery_throttle.errors import Throttled
+from celery_throttle.errors import Throttled, ThrottleError
 from celery_throttle.limits.cost import MILLION, to_units
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import MICROSECONDS, check_duration, pause_to_seconds, to_us
@@ -149,7 +150,7 @@ class AcquirePlans(PlanContext):
             wait, by_slot = taken.decision.retry_after, taken.refusal == RefusalKind.NEEDS_SLOT
             if taken.refusing is None:
                 if max_wait is not None and taken.decision.delay > 0:
-                    yield Sleep(taken.decision.delay)
+                    yield from self._await_start(taken)
                 return taken
             too_long = taken.refusal == RefusalKind.TOO_LONG
             if wait is None or left <= 0 or too_long or (wait > left and not by_slot):
@@ -159,6 +160,14 @@ class AcquirePlans(PlanContext):
             nap, began = min(nap, wait), time.monotonic()
             yield Sleep(nap)
             left -= nap if self.clock else time.monotonic() - began
+
+    def _await_start(self, taken: Acquisition) -> Plan[None]:
+        try:
+            yield Sleep(taken.decision.delay)
+        except BaseException:  # cancelled, or ended by the handler of a signal
+            with suppress(ThrottleError):
+                yield from self.settle(taken, 0)
+            raise
 
     def cached_call(self, requirement: Requirement) -> Call | None:
         """Return the cached call of :meth:`acquire` without a wait, if there is one.
@@ -186,6 +195,25 @@ class AcquirePlans(PlanContext):
     def acquire_up_to(self, requirement: Requirement) -> Plan[Decision]:
         """Take the units that all limits have, at most the cost."""
         return (yield from self._acquire_once(requirement, "upto")).decision
+
+    def settle(self, acquisition: Acquisition, actual: Costs) -> Plan[None]:
+        """Settle a reservation, made with mode ``reserve``, with its actual cost in units.
+
+        A part of it may be older, as a task had it before. What is over is refunded of the newest
+        part first, of which the most is still in use.
+        """
+        refs = acquisition.requirement.refs
+        worth = [min(amount, MAX_COST) for amount in parse_costs(refs, actual, least=0)]
+        if not acquisition.task_items:
+            marks = acquisition.marks or [()] * len(refs)
+            costs = acquisition.requirement.costs
+            takes = [Taken(*ref, *one) for ref, *one in zip(refs, costs, marks, strict=True)]
+            yield from settle_takes(self, list(zip(takes, worth, strict=True)))
+            return
+        parts = [_parts_of(acquisition, index) for index in range(len(refs))]
+        left = [_settled_parts(*pair) for pair in zip(parts, worth, strict=True)]
+        while any(left):  # a call settles one part of each limit
+            yield from settle_takes(self, [settled.pop(0) for settled in left if settled])
 
     def _acquire_once(
         self,
@@ -236,27 +264,6 @@ def gate_call(context: PlanContext, requests: Sequence[GateRequest], ahead: int)
     for request in requests:
         args += (request.times, len(request.requirement.refs))
     return Call(script("admit"), keys, [*args, *about])
-
-
-def settle(context: PlanContext, acquisition: Acquisition, actual: Costs) -> Plan[None]:
-    """Settle a reservation, made with mode ``reserve``, with its actual cost in units.
-
-    A part of it may be older, as a task had it before. What is over is refunded of the newest part
-    first, of which the most is still in use.
-    """
-    refs = acquisition.requirement.refs
-    worth = [min(amount, MAX_COST) for amount in parse_costs(refs, actual, least=0)]
-    if not acquisition.task_items:
-        marks = acquisition.marks or [()] * len(refs)
-        costs = acquisition.requirement.costs
-        takes = [Taken(*ref, *one) for ref, *one in zip(refs, costs, marks, strict=True)]
-        yield from settle_takes(context, list(zip(takes, worth, strict=True)))
-        return
-    left = [
-        _settled_parts(_parts_of(acquisition, index), worth[index]) for index in range(len(refs))
-    ]
-    while any(left):  # a call settles one part of each limit
-        yield from settle_takes(context, [parts.pop(0) for parts in left if parts])
 
 
 def _parts_of(acquisition: Acquisition, index: int) -> list[Taken]:

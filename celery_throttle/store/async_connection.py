@@ -150,7 +150,8 @@ class AsyncConnection(asyncio.Protocol):
         except IndexError:
             self._break(ConnectionResetError("the server sent a reply to no command"))
         if self._is_closing and not waiting:
-            self._transport.close()
+            # A call whose script the server has lost sends it before that.
+            self._loop.call_soon(self._close_if_idle)
 
     def _tick(self) -> None:
         self._tick_handle = None
@@ -178,9 +179,12 @@ class AsyncConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection once the calls under way have their replies."""
         self._is_closing = True
+        with suppress(RuntimeError):  # the loop is closed; garbage collection closes the socket
+            self._loop.call_soon(self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
         if not self._waiting:
-            with suppress(RuntimeError):  # the loop is closed; garbage collection closes the socket
-                self._transport.close()
+            self._transport.close()
 
     async def aclose(self) -> None:
         """Close the connection and wait until it is closed."""

@@ -414,6 +414,17 @@ def test_a_leaky_queue_that_is_too_long_is_not_waited_for(
     assert clock.now == START + 300_000
 
 
+def test_a_leaky_queue_refunds_nothing_before_a_start_that_others_wait_for(
+    any_server_url: str, clock: ManualClock, end_of: MakeEnd
+) -> None:
+    limiter = Limiter(any_server_url, {"q": "1/s burst 50 using leaky-queue"}, clock=clock)
+    queue = end_of(limiter)["q"]
+    first = limiter["q"].reserve(10)
+    assert queue.try_acquire(10, max_wait=None).delay == 10
+    first.settle(1)
+    assert queue.try_acquire(max_wait=None).delay == 20
+
+
 # Pause and reset
 
 

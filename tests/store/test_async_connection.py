@@ -211,6 +211,18 @@ def test_closing_waits_for_the_calls_under_way(own_server: Server) -> None:
     assert run(own_server, main) == (None, 2)
 
 
+def test_closing_waits_for_a_call_whose_script_the_server_lost(own_server: Server) -> None:
+    async def main(limiter: Limiter) -> None:
+        await limiter["api"].apeek()
+        command(own_server, "SCRIPT", "FLUSH")
+        (call,) = begin(limiter, 1)
+        await asyncio.sleep(0)
+        await limiter.store.aclose()
+        assert (await call).allowed
+
+    run(own_server, main)
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of loops that end without aclose()
 def test_closing_waits_for_a_call_that_still_connects(own_server: Server) -> None:
     async def main(client: redis.Redis) -> None:

@@ -7,7 +7,8 @@
 --           as far ahead, but not beyond FARTHEST
 --       then the requirements; then for 'slot': the holder, and its first lease (us)
 -- Reply {1, remaining, reset (us), burst, delay (us), granted, ...}
---                      allowed; and for 'reserve' and 'slot' a list for each requirement: the marks of `take_marks.lua`
+--                      allowed; and for 'reserve' and 'slot', and with a delay, a list for each requirement: the marks
+--                      of `take_marks.lua`
 --       {0, wait (us), index, remaining, reset (us), burst, kind, pause (us)}
 --                      refused by the requirement of this index. The kind is 1 if it waits for a slot, which may be
 --                      released before; 2 if the delay is too long, which does not get shorter by coming later; else
@@ -280,7 +281,7 @@ if wait > 0 then
   return { 0, wait, bottleneck, remaining, reset, narrowest.burst, kind, pause }
 end
 local reply = { 1, remaining, reset, narrowest.burst, delay, granted }
-if mode == 'reserve' or mode == 'slot' then
+if mode == 'reserve' or mode == 'slot' or mode == 'take' and delay > 0 then
   for i, marks in ipairs(take_marks()(requirements)) do
     reply[6 + i] = marks
   end
