@@ -33,4 +33,7 @@ def test_all_meters_decide_alike(sides: Sides, limit: Limit, trace: list[Step]) 
             told[side.limit.algorithm].append(decision._replace(delay=0.0, limited_by=None))
 
     sides.show(play, [replace(limit, algorithm=algorithm) for algorithm in METERS], trace)
-    assert told["gcra"] == told["token-bucket"] == told["leaky-bucket"] == told["leaky-queue"]
+    assert told["gcra"] == told["token-bucket"] == told["leaky-bucket"]
+    # A queue refunds nothing of a take before the last one.
+    alike = next((at for at, step in enumerate(trace) if step.do == "settle"), len(trace))
+    assert told["leaky-queue"][:alike] == told["gcra"][:alike]
