@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle import Limiter
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import Shard, ShardEntry
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
@@ -35,10 +36,12 @@ TASKS = max(40, scaled(100)) * KEYS
 RATE = 1
 LEASE = 6.0
 ENTRY = ShardEntry("tenants", ("mail",), 6)
+LIMITS = {"mail": f"{RATE}/s outage closed"}
+SHARDS = {"tenants": {"limits": ["mail"], "by_key": 6}}
 CONF = {
     "throttle_lease": LEASE,
-    "throttle_limits": {"mail": f"{RATE}/s outage closed"},
-    "throttle_shards": {"tenants": {"limits": ["mail"], "by_key": 6}},
+    "throttle_limits": LIMITS,
+    "throttle_shards": SHARDS,
     "throttle_replicas": 1,
 }
 
@@ -168,9 +171,13 @@ def test_nodes_are_lost_and_slots_move(
     with Bench(redis_url, cluster.url, conf=CONF, loglevel="WARNING") as bench:
         for number in range(TASKS):
             bench.send("mailed", [number], f"t{number % KEYS}")
+        limiter = Limiter(cluster.url, LIMITS, shards=SHARDS)
+        limiter.register()
+        limiter["mail"].pause(None)
         bench.start_workers(2)
-        bench.until(lambda: min(counts(bench).values()) >= 8, "starts of each key", seconds=300)
         bench.until(lambda: not bench.records.exists(bench.queue), "an empty queue", seconds=300)
+        limiter["mail"].resume()
+        bench.until(lambda: min(counts(bench).values()) >= 8, "starts of each key", seconds=300)
         with PlainTasks(bench) as plain:
             time.sleep(CALM)
             before = bench.now() - CALM, bench.now()
