@@ -417,7 +417,7 @@ class Gate:
             self._stopped = True
             requests = [each for each in list(self.stepped_out) if gate_of(each) in (self, None)]
             for request in requests:
-                self.stepped_out.is_dropped(request)  # reserves it
+                state.task_reserved(request)  # Celery may have dropped it
             self.calls.close()
             for request in requests:
                 self._let_go_stepped_out(request)
