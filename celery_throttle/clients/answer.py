@@ -73,12 +73,7 @@ class ApiAnswer:
         raw = self._raw
         if raw is None or not isinstance(raw, (str, bytes, bytearray)):
             return raw
-        if len(raw) > MAX_BODY_BYTES:
-            return None
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):  # the API decides how deep it is
-            return None
+        return None if len(raw) > MAX_BODY_BYTES else parse_json(raw)
 
     def find(self, path: str) -> list[str]:
         """Return the texts and numbers at a path in the body; ``*`` is each item of a list.
@@ -137,6 +132,14 @@ def of_error(error: BaseException) -> ApiAnswer:
     status = next(filter(None, (_status(one) for one in (error, response))), None)
     headers = next(filter(None, (_headers(one) for one in (response, error))), None)
     return ApiAnswer(status, headers, lambda: _body(error, response))
+
+
+def parse_json(text: Any) -> Any:
+    """Return what a JSON text stands for; None for anything else, or if it is nested too deep."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):  # an API decides how deep its answer is
+        return None
 
 
 def _status(value: Any) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.answer import ApiAnswer, parse_json
 from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
@@ -102,10 +101,7 @@ class _RequestsExchange(Exchange[requests.Response]):
         return self.request.body is None or isinstance(self.request.body, (bytes, str))
 
     def content(self) -> Any:
-        try:
-            return json.loads(self.request.body) if self.is_repeatable() else None  # type: ignore[arg-type]  # checked
-        except (TypeError, ValueError):
-            return None
+        return parse_json(self.request.body)
 
     def answer(self, response: requests.Response) -> ApiAnswer:
         return ApiAnswer(response.status_code, response.headers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 
 import urllib3
 
-from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.answer import ApiAnswer, parse_json
 from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import Guard, GuardedLimits
 from celery_throttle.clients.profiles.generic import GENERIC
@@ -110,10 +109,7 @@ class _Urllib3Exchange(Exchange[Any]):
         return self.request.body is None or isinstance(self.request.body, (bytes, str))
 
     def content(self) -> Any:
-        try:
-            return json.loads(self.request.body)
-        except (TypeError, ValueError):
-            return None
+        return parse_json(self.request.body)
 
     def answer(self, response: Any) -> ApiAnswer:
         return ApiAnswer(response.status, response.headers)

@@ -6,11 +6,11 @@ each. It is never held back: what a profile reads from it is known at its end.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from celery_throttle.clients.answer import parse_json
 from celery_throttle.clients.profiles.profile import Units
 
 #: Longer documents, and longer events, are not read.
@@ -64,7 +64,7 @@ class WatchedBody:
         if self._is_readable and self._is_stream:
             self._read_line(self._bytes)
         elif self._is_readable and self._bytes:
-            self.document = _parsed(self._bytes)
+            self.document = parse_json(self._bytes)
             self._read(self.document)
         return self._units
 
@@ -74,19 +74,12 @@ class WatchedBody:
 
     def _read_line(self, line: bytes | bytearray) -> None:
         if line.startswith(b"data:") and b"{" in line:
-            self._read(_parsed(line[len(b"data:") :]))
+            self._read(parse_json(line[len(b"data:") :]))
 
     def _read(self, document: Any) -> None:
         for each in document if isinstance(document, list) else [document]:  # Google's streams
             if isinstance(each, Mapping):
                 self.read(each)
-
-
-def _parsed(text: bytes | bytearray) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # the API decides how deep it is
-        return None
 
 
 def _decoder(encoding: str) -> Callable[[bytes], bytes]:

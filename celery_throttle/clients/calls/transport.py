@@ -6,12 +6,11 @@ the body while the client reads it. A client's repeats pass the transport too, s
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.answer import ApiAnswer, parse_json
 from celery_throttle.clients.calls.body import ENCODINGS
 from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
@@ -74,10 +73,7 @@ class _HttpxExchange(Exchange[Any]):
         return self._content() is not None
 
     def content(self) -> Any:
-        try:
-            return json.loads(self._content() or b"")
-        except ValueError:
-            return None
+        return parse_json(self._content())
 
     def _content(self) -> bytes | None:
         try:

@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.eventstream import EventStreamBuffer
 from botocore.parsers import ResponseParserError, create_parser
 
-from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.answer import ApiAnswer, parse_json
 from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import Guard, GuardedLimits
 from celery_throttle.clients.profiles.aws import AWS
@@ -103,10 +103,7 @@ class _BotocoreExchange(Exchange[AWSResponse]):
         return body is None or isinstance(body, _WHOLE) or hasattr(body, "seek")
 
     def content(self) -> Any:
-        try:
-            return json.loads(self.request.body)
-        except (TypeError, ValueError):  # a stream, XML or a form
-            return None
+        return parse_json(self.request.body)  # or None: a stream, XML or a form
 
     def answer(self, response: AWSResponse) -> ApiAnswer:
         return ApiAnswer(response.status_code, response.headers)
