@@ -299,7 +299,7 @@ class Gate:
 
     def _lets_go(self, request: Any) -> bool:
         """Let go of a request if the worker stops; return whether it does."""
-        if self._stopped and request.acknowledged:  # nobody else has it
+        if self._stopped and request in self.stepped_out:  # nobody else has it
             if request.throttle_state.status is Status.BOOKED:
                 self._unbook(request)
             self._decide_batch([request])
@@ -343,15 +343,17 @@ class Gate:
 
     def _let_go(self, request: Any) -> None:
         """Let a task go that nobody else has, while the worker stops: to its line or its queue."""
-        status = self.recovery.run(request, partial(self._booking.book_or_park, may_run=False))
+        park = partial(self._booking.book_or_park, may_run=False)
+        status = self._decide(request, partial(self.recovery.run, decide=park))
         if status is Status.BOOKED:  # its limits were removed
             self.delayed.add(request, 0.0)
 
     def _let_go_stepped_out(self, request: Any) -> None:
         """Let go of a stepped-out request, wherever it waits in this worker."""
-        # A late call may have ended its wait. If it is on its way here, `step_out` stops once more.
-        is_arriving = request.throttle_state.status is Status.STEPPED_OUT
-        if request in self.stepped_out and not is_arriving:
+        # If it is on its way here, `step_out` stops once more. A late reply may have let it leave,
+        # and another thread concludes that.
+        is_in_transit = request.throttle_state.status in (Status.STEPPED_OUT, *_LEAVING)
+        if request in self.stepped_out and not is_in_transit:
             self.delayed.remove(request)
             self._lets_go(request)
             self.stepped_out.discard(request)

@@ -419,6 +419,47 @@ def test_a_gate_that_stops_lets_go_of_a_stepped_out_task_wherever_it_waits(
     assert not bench.gate.stepped_out
 
 
+def test_a_gate_that_stops_in_an_outage_leaves_alone_what_its_late_reply_lets_go_of(
+    bench: Bench,
+) -> None:
+    """The gate receives that reply while it stops, and then lets go of all the others."""
+    requests: list[Any] = [bench.request(waits) for _ in range(3)]
+    for request in requests:
+        request.acknowledged = True
+        request.throttle_state.move(Status.ADMITTED)
+        request.throttle_state.move(Status.RUNNING)
+        bench.gate.step_out(request, [("api", None, 1_000_000)])
+        request.throttle_state.move(Status.RECEIVED)
+    answered, other, last = requests
+    other.throttle_state.move(Status.DELAYED)
+    bench.gate.outage.is_on = True  # type: ignore[misc]  # of a stand-in
+    bench.gate.calls.close = lambda: bench.gate._conclude_all(  # type: ignore[method-assign]
+        [answered, last], [StoreUnavailableError("lost")] * 2
+    )
+    bench.gate.stop()
+    assert sorted(map(id, bench.left)) == sorted(map(id, requests))
+    assert not bench.gate.stepped_out
+
+
+@pytest.mark.parametrize("status", [Status.BOOKED, Status.PARKED])
+def test_a_gate_that_stops_while_another_thread_concludes_a_late_reply_lets_go_once(
+    bench: Bench, status: Status
+) -> None:
+    request: Any = bench.request(waits)
+    request.acknowledged = True
+    request.throttle_state.move(Status.ADMITTED)
+    request.throttle_state.move(Status.RUNNING)
+    bench.gate.step_out(request, [("api", None, 1_000_000)])
+    request.throttle_state.move(Status.RECEIVED)
+    request.throttle_state.move(status)  # so far as the other thread is
+    bench.gate.stop()
+    left = bench.left[:]
+    bench.gate._conclude_all([request], [status])
+    assert bench.left == left == [request] * (status is Status.BOOKED)
+    assert not bench.brought
+    assert not bench.gate.stepped_out
+
+
 def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:
     """A task that goes into a line again must not be taken for what it was the time before."""
     request: Any = bench.request(lambda: None)
