@@ -135,7 +135,10 @@ def of_error(error: BaseException) -> ApiAnswer:
 
 
 def parse_json(text: Any) -> Any:
-    """Return what a JSON text stands for; None for anything else, or if it is nested too deep."""
+    """Return what a JSON text stands for; None for anything else, or if it is nested too deep.
+
+    :meta private:
+    """
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):  # an API decides how deep its answer is
