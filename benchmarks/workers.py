@@ -28,7 +28,8 @@ from benchmarks.simulated import (
     run_with_stops,
     starts_since,
 )
-from benchmarks.stage import Stage, Worker, ready, wait_until
+from benchmarks.stage import QUEUE, Stage, Worker, ready, wait_until
+from celery_throttle import Limiter
 from tests.protocol import SECOND, Protocol
 
 #: One limit, and keys of one that are as fast together.
@@ -98,18 +99,18 @@ def _real(options: Options) -> Iterator[Figure]:
 def _run_tasks(stage: Stage, fleet: list[Worker], tasks: int, killed: int) -> tuple[float, float]:
     """Run tasks, and kill some of the workers after a third; return from when to when.
 
-    Tasks that killed workers held start again when their leases have run out: nobody waits for so
-    many.
+    What killed workers held starts again when their leases have run out: nobody waits for that.
     """
+    limit = Limiter(stage.store_url, {"api": REAL_LIMIT})["api"]
 
     def started() -> int:
         return sum(worker.count() for worker in fleet)
 
     before, began = started(), time.time()
     stage.send("limited", tasks)
-    if killed:
-        wait_until(lambda: started() >= before + tasks // 3, "a third of the tasks")
-        for worker in fleet[:killed]:
-            worker.end()
-    wait_until(lambda: started() >= before + tasks - killed, f"{tasks} starts")
+    wait_until(lambda: started() >= before + tasks // 3, "a third of the tasks")
+    wait_until(lambda: stage.broker.llen(QUEUE) == 0, "the others wait in their line")
+    for worker in fleet[:killed]:
+        worker.end()
+    wait_until(lambda: limit.status().waiting == 0, "the end of their line")
     return began, time.time()

@@ -139,7 +139,9 @@ class Protocol:
         message: bytes = b"message",
         holder: str = "",
         lease: int = 30 * SECOND,
+        horizon: int = 0,
         may_run: bool = True,
+        mode: Mode | None = None,
         temporary: bool = False,
         settles: bool = False,
         kept: Kept = Kept.ALL,
@@ -153,7 +155,7 @@ class Protocol:
             rank=rank,
             expires=expires,
             max_wait=wait,
-            mode=Mode(may_run),
+            mode=Mode(may_run) if mode is None else mode,
             settles=settles,
             identity=f"{task_id} 0 0" if identity is None else identity,
             redelivered=redelivered,
@@ -164,6 +166,7 @@ class Protocol:
             [LineTasks(queue, [task], temporary=temporary, kept=kept, task_name="task")],
             remember=60.0,
             lease=lease / SECOND,
+            horizon=horizon / SECOND,
             acknowledged=acknowledged,
             now=self.now,
         )
@@ -172,8 +175,8 @@ class Protocol:
             position, expected, _, wait = about
             return Parked("parked", (), position, expected, wait)
         if outcome == b"admitted":
-            takes, *slots = about
-            return Parked("admitted", slots, takes=read_takes(takes))
+            wait, takes, *slots = about
+            return Parked("admitted", slots, wait=wait, takes=read_takes(takes))
         return Parked(outcome.decode())
 
     def claim(

@@ -23,6 +23,7 @@ class Mode(IntEnum):
     PARK = 0  #: it joins its line
     MAY_RUN = 1  #: it is admitted if nothing waits and its limits have room, or else joins its line
     JUST_SENT = 2  #: it joins its line if tasks wait there, and else nothing is done
+    NO_PROCESS = 3  #: nothing is done where ``MAY_RUN`` admits; it joins its line where that does
 
 
 class Kept(IntEnum):
@@ -124,16 +125,19 @@ def park_call(
     *,
     remember: float = 1.0,
     lease: float = 0.0,
+    horizon: float = 0.0,
     acknowledged: Sequence[str] = (),
     now: Argument = "",
 ) -> Call:
     """Return the call that parks tasks, or admits some of them; see ``park.lua``.
 
-    Identities are remembered for ``remember`` seconds. ``lease``: of slots, in seconds. ``now``:
-    microseconds; the server's time by default.
+    Identities are remembered for ``remember`` seconds. ``lease``: of slots, in seconds;
+    ``horizon``: how far ahead a start may be booked, in seconds. ``now``: microseconds; the
+    server's time by default.
     """
     heads = chain.from_iterable(line.head() for line in lines)
-    head = pack_doubles(to_us(remember), to_us(lease), len(acknowledged), len(lines), *heads)
+    counts = len(acknowledged), len(lines)
+    head = pack_doubles(to_us(remember), to_us(lease), *counts, to_us(horizon), *heads)
     names = [keys.limits, keys.unacknowledged]
     args: list[Argument] = [now, head, *acknowledged]
     for line in lines:
@@ -148,6 +152,7 @@ def park(
     *,
     remember: float = 1.0,
     lease: float = 0.0,
+    horizon: float = 0.0,
     acknowledged: Sequence[str] = (),
 ) -> Plan[Sequence[Sequence[Any]]]:
     """Run a :func:`park_call`; return the replies.
@@ -155,7 +160,8 @@ def park(
     Limits of a single line that the server lacks are registered. If there are several lines, an
     error of one would be an error of tasks that have joined another one.
     """
-    call = park_call(context.keys, lines, remember=remember, lease=lease, acknowledged=acknowledged)
+    times = {"remember": remember, "lease": lease, "horizon": horizon}
+    call = park_call(context.keys, lines, acknowledged=acknowledged, **times)
     replies = yield call
     unknown = next((reply for reply in replies if reply[0] == b"unknown"), None)
     if unknown is not None and len(lines) == 1:

@@ -15,6 +15,7 @@ from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.waiting import Mode
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {
@@ -51,6 +52,27 @@ def test_without_a_process_it_waits_although_a_unit_is_free(lines: Protocol) -> 
     assert (parked.outcome, parked.position, parked.wait) == ("parked", 1, 0)
     lines.check()
     assert [task for _, task in lines.drain(0.001)] == ["a"]
+
+
+def test_without_a_process_nothing_is_done_if_only_that_is_missing(lines: Protocol) -> None:
+    for _ in range(2):
+        assert lines.park("a", ["api"], mode=Mode.NO_PROCESS).outcome == "alone"
+    assert lines.park("b", ["api"]).outcome == "admitted"
+    assert lines.park("a", ["api"], mode=Mode.NO_PROCESS).outcome == "parked"
+    lines.now += SECOND
+    assert lines.park("c", ["api"], mode=Mode.NO_PROCESS).outcome == "parked"
+    lines.check()
+    assert [task for _, task in lines.drain(0.2)] == ["a", "c"]
+
+
+def test_a_start_is_booked_as_far_ahead_as_is_allowed(make: Make) -> None:
+    lines = make({"fast": "100/s"})
+    waits = [lines.park(str(n), ["fast"], horizon=20_000).wait for n in range(3)]
+    assert waits == [0, 10_000, 20_000]
+    for mode in (Mode.NO_PROCESS, Mode.MAY_RUN):
+        parked = lines.park("late", ["fast"], horizon=20_000, mode=mode)
+        assert (parked.outcome, parked.wait) == ("parked", 30_000)
+    lines.check()
 
 
 def test_what_arrives_later_joins_the_end_although_a_unit_is_free(lines: Protocol) -> None:

@@ -14,6 +14,10 @@ import pytest
 import redis
 from celery import Celery
 
+from celery_throttle import Limiter
+from celery_throttle.worker.tuning import SLOW_CALL_SECONDS
+from tests.faults.bench import Bench as Limits
+from tests.faults.proxy import Proxy
 from tests.servers.server import Server, wait_until
 from tests.workers import StartWorker
 
@@ -126,3 +130,16 @@ def test_a_server_that_is_lost_holds_up_no_other_task(bench: Bench) -> None:
         wait_until(lambda: bench.modes()[-1].startswith(b"normal"), "the end of the outage")
         calm.append(bench.longest_delays(1.5))
     check(bench, calm, stops)
+
+
+def test_a_slow_server_lets_no_task_wait_in_a_line_whose_limit_has_room(
+    redis_url: str, own_server: Server, proxy: Proxy
+) -> None:
+    """The calls take longer than the loop likes, so tasks give up their processes meanwhile."""
+    conf = {"throttle_limits": {"api": "1000/s burst 1"}}
+    with Limits(redis_url, proxy.url, conf=conf) as limits:
+        limits.send("early", range(60))
+        proxy.delay = 1.5 * SLOW_CALL_SECONDS
+        limits.start_workers(1)
+        limits.until_started("early", 60)
+    assert Limiter(own_server.url, {"api": "1000/s burst 1"})["api"].status().totals.parked == 0

@@ -80,7 +80,8 @@ class Booking:
     def book_or_park(self, request: Any, *, may_run: bool) -> Status:
         """Take the units of a request, or else let it wait, in one call.
 
-        Returns ``DELAYED`` if the reply is late; see ``conclude_late``.
+        Returns ``DELAYED`` if the reply is late, see ``conclude_late``; ``RECEIVED`` if it may not
+        run, but its limits have room.
         """
         (status,) = self.book_or_park_all([request], [may_run])
         if isinstance(status, Exception):
@@ -130,7 +131,7 @@ class Booking:
         for candidate, holder, reply in decisions:
             request, _, requirement, _ = candidate
             result = results[request] = self.waiting.conclude(candidate, holder, reply)
-            if result is Status.BOOKED:
+            if result in (Status.BOOKED, Status.RECEIVED):  # its limits have room
                 self.quota.forget_refusal(requirement)
             elif result is Status.PARKED:
                 self.quota.remember_refusal(requirement)

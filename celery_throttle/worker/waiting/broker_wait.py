@@ -62,9 +62,6 @@ class BrokerWaitPolicy(WaitingPolicy):
             args += (ref.name, keys.field(ref), cost)
         return Call(script("broker_wait"), [*names, keys.totals()], args)
 
-    def _read_admission(self, fields: Sequence[Any]) -> Sequence[Any]:
-        return fields
-
     def _wait(
         self, request: Any, limits: TaskLimits, requirement: Requirement, fields: Sequence[Any]
     ) -> Status:

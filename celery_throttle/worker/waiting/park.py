@@ -117,8 +117,9 @@ class WaitingPolicy(ABC):
     ) -> Status | Exception:
         """Do what the server has decided about a task.
 
-        Returns ``BOOKED`` for a start in at most 20 ms, ``PARKED`` if the task is in its line and
-        is to be acknowledged by :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned away; or
+        Returns ``BOOKED`` for a start in at most 20 ms, ``RECEIVED`` if the task could start now
+        and only lacks a process, ``PARKED`` if the task is in its line and is to be acknowledged by
+        :meth:`leave`, ``DELAYED``, or ``ENDED`` if it was turned away; or
         its error: a ``StoreError`` if the server cannot be asked, or the ``ThrottleError`` with
         which it must fail.
         """
@@ -143,23 +144,21 @@ class WaitingPolicy(ABC):
             raise cost_too_high_error(requirement.costs[index - 1], refs[index - 1], burst)
         if outcome == b"surplus":
             return end_surplus(request)
+        task: TaskState = request.throttle_state
+        if outcome == b"alone":
+            return task.status
         error = _refusal_error(outcome, fields, limits, requirement)
         if error is not None:
             return turn_away(request, limits, error)
         if outcome == b"admitted":
-            wait_us, takes, *slots = self._read_admission(fields)
+            wait_us, takes, *slots = fields
             self.slots.hold(request, holder, read_slot_keys(slots))
             at = time.monotonic() + wait_us / MICROSECONDS
             start = Start(at, read_takes(takes), settles=limits.settles)
             if slots:  # their leases are renewed, so the task may start late
                 start.until = math.inf
-            task: TaskState = request.throttle_state
             return task.book(start)
         return self._wait(request, limits, requirement, fields)
-
-    @abstractmethod
-    def _read_admission(self, fields: Sequence[Any]) -> Sequence[Any]:
-        """Return the microseconds to the start of a task, its takes, and the keys of its slots."""
 
     @abstractmethod
     def _wait(
@@ -249,6 +248,7 @@ class ParkingPolicy(WaitingPolicy):
             [self._line_tasks([group[index] for index in some]) for some in by_line.values()],
             remember=tuning.REDELIVERY_MEMORY_SECONDS,
             lease=self.throttle.settings.lease,
+            horizon=tuning.BOOKING_HORIZON_SECONDS,
             acknowledged=self.take_acknowledged(),
         )
         found = dict(zip(chain.from_iterable(by_line.values()), replies, strict=True))
@@ -284,15 +284,12 @@ class ParkingPolicy(WaitingPolicy):
             rank=self.routing.rank_of(message),
             expires=expires_us(request),
             max_wait=limits.max_wait,
-            mode=Mode.MAY_RUN if may_run else Mode.PARK,
+            mode=Mode.MAY_RUN if may_run else _mode_without_process(request, limits),
             settles=limits.settles,
             identity=identity(request),
             redelivered=may_be_in_line(request),
             holder=holder,
         )
-
-    def _read_admission(self, fields: Sequence[Any]) -> Sequence[Any]:
-        return [0, *fields]
 
     def _wait(
         self, request: Any, limits: TaskLimits, requirement: Requirement, fields: Sequence[Any]
@@ -328,6 +325,15 @@ class ParkingPolicy(WaitingPolicy):
             while self._acknowledging and self._acknowledging[0][0] < latest:
                 done.append(self._acknowledging.popleft()[1])
         return done
+
+
+def _mode_without_process(request: Any, limits: TaskLimits) -> Mode:
+    """Return what may become of a task that has no process.
+
+    It joins its line if only this worker has it. So does a task that needs a slot: the next one
+    that is released is for the first in line.
+    """
+    return Mode.PARK if request.acknowledged or limits.slots else Mode.NO_PROCESS
 
 
 def _kept(candidate: Candidate) -> Kept:

@@ -40,7 +40,7 @@ class Announcer:
 class Request(GatedRequest, Announcer):
     acknowledged = False
 
-    def __init__(self, task: Any, number: int, parks: Callable[[], float | None]) -> None:
+    def __init__(self, task: Any, number: int, parks: Callable[[], float | Status | None]) -> None:
         self.task, self.id, self.expires = task, f"task-{number}", None
         self.app = task.app
         self.args, self.kwargs = (), dict[str, Any]()
@@ -143,6 +143,8 @@ class Bench:
             return reply
         if wait is None:
             return Status.PARKED
+        if isinstance(wait, Status):
+            return wait
         return request.throttle_state.book(Start(time.monotonic() + wait))  # type: ignore[no-any-return]
 
     def _leave(self, requests: Sequence[Any]) -> None:
@@ -165,7 +167,7 @@ class Bench:
         (turn,) = self.turns
         turn()
 
-    def request(self, parks: Callable[[], float | None]) -> Request:
+    def request(self, parks: Callable[[], float | Status | None]) -> Request:
         return Request(self.task, len(state.reserved_requests), parks)
 
 
@@ -207,6 +209,13 @@ def test_what_the_server_refuses_is_not_asked_again_at_once(bench: Bench) -> Non
     bench.decide(*refused)
     assert bench.put_off == [(request, RETRY_SECONDS) for request in refused]
     assert bench.tries == 3
+
+
+def test_those_that_lack_only_a_process_wait_for_one(bench: Bench) -> None:
+    lacking, waiting = bench.request(lambda: Status.RECEIVED), bench.request(waits)
+    bench.decide(lacking, waiting)
+    assert bench.brought == [lacking]
+    assert bench.left == [waiting]
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("cut"), SharedCallError("damaged")])

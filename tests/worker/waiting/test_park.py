@@ -56,6 +56,7 @@ class Request:
         )
         self.throttle_state = TaskState(self)
         self.is_acknowledged = False
+        self.acknowledged = True  # to Celery: it joins its line although its limit has room
 
     def acknowledge(self) -> None:
         self.is_acknowledged = True
@@ -115,7 +116,7 @@ def candidates(policy: ParkingPolicy, monkeypatch: pytest.MonkeyPatch) -> list[C
     """Tasks of a line each."""
     monkeypatch.setattr(park, "announce_wait", lambda *_, **__: None)
     policy.throttle.register()
-    limits: Any = SimpleNamespace(kept=Kept.ALL, max_wait=None, settles=False)
+    limits: Any = SimpleNamespace(kept=Kept.ALL, max_wait=None, settles=False, slots=())
     return [
         Candidate(
             Request(number),
@@ -145,6 +146,17 @@ def test_tasks_of_several_lines_are_parked_by_one_call(
         assert statuses(policy, candidates) == [Status.PARKED] * 3
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 2  # it loads the script
         assert len(client.keys("*:line:*")) == 3
+
+
+def test_of_those_that_lack_only_a_process_the_broker_keeps_the_messages(
+    policy: ParkingPolicy, candidates: list[Candidate]
+) -> None:
+    first, second, last = candidates
+    first.request.acknowledged = second.request.acknowledged = False
+    needs_slot: Any = SimpleNamespace(kept=Kept.ALL, max_wait=None, settles=False, slots=(0,))
+    second = second._replace(limits=needs_slot)
+    decided = statuses(policy, [first, second, last])
+    assert decided == [Status.RECEIVED, Status.PARKED, Status.PARKED]
 
 
 def test_a_damaged_limit_stops_no_task_of_another(

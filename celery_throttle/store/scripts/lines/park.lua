@@ -16,6 +16,7 @@
 --           2   first lease (us) of slots
 --           3   how many identities whose acknowledgement is done
 --           4   how many lines
+--           5   how far ahead (us) a start may be booked
 --           then per line
 --               1   how many tasks
 --               2   how many requirements
@@ -32,14 +33,14 @@
 --               2   when it expires (us), 0 for never
 --               3   longest wait (us) that is accepted, -1 for any
 --               4   1 if the broker says that it was delivered before
---               5   1 if it may run now; 0 if there is no process for it; 2 if it was just sent and is only to join tasks
---                   that wait
+--               5   0 if it is to join its line; 1 if it may run now; 2 if it was just sent and is only to join tasks
+--                   that wait; 3 if there is no process for it, and it is only to join its line if it could not run now
 --               6   1 if its run settles
 --               then per requirement: cost (millionths)
 -- Reply for each task
 --       {'alone'}                                       no task waits at its limits: nothing was done
---       {'admitted', marks, entries and waiting-lists of each slot}  a unit was free after all: run it. For the marks see
---                                                       `take_for_run`
+--       {'admitted', starts in (us), marks, entries and waiting-lists of each slot}  a unit was free after all: run it.
+--                                                       For the marks see `take_for_run`
 --       {'parked', position in its line, expected wait (us), index of the requirement that refuses, wait (us)}
 --       {'known'}                                       it was parked before: acknowledge it, no more
 --       {'late', expected wait (us), index, for how long (us) it is paused}    would wait too long: nothing was taken
@@ -50,7 +51,7 @@
 --       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
 -- An index is that of a requirement of the line.
 
-local MAY_RUN, JUST_SENT, FIRST_COST, NEWEST, FIRST = 1, 2, 49, 1, 2
+local JOINS, MAY_RUN, JUST_SENT, FIRST_COST, NEWEST, FIRST = 0, 1, 2, 49, 1, 2
 
 -- The expected wait (us) of the task at a position of its line, and the requirement that causes it. Lines at one limit
 -- are served in turns, those of higher ranks later: so before the task at position n there are n tasks of each other
@@ -76,7 +77,7 @@ local function expected_wait(requirements, descriptor, rank, position, bottlenec
   return longest, slowest
 end
 
-local unacknowledged, memory, lease, done, line_count = KEYS[2], struct.unpack('<dddd', ARGV[2])
+local unacknowledged, memory, lease, done, line_count, horizon = KEYS[2], struct.unpack('<ddddd', ARGV[2])
 
 if done > 0 or line_count > 1 then
   -- Changes nothing, but a server that is out of memory refuses it, and with it the script. If the first write needed no
@@ -106,7 +107,7 @@ local has_joined, is_remembered, remembered, joined = {}, {}, {}, {}
 --   members, rows               of the tasks that follow another one of this call: they are written together; false
 --                               if there are none
 local function read_line(number, key, arg)
-  local tasks, count, temporary, kept = struct.unpack('<dddd', ARGV[2], 32 * number + 1)
+  local tasks, count, temporary, kept = struct.unpack('<dddd', ARGV[2], 32 * number + 9)
   local descriptor = { queue = { KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 4] }, limits = {} }
   local line = { name = KEYS[key], descriptor = descriptor, tasks = tasks, kept = kept, requirements = false,
                  undefined = false, rank = false, score = false, position = false, limit_index = false, joined = 0,
@@ -179,17 +180,17 @@ local function park(line, arg)
     return { 'parked', position, expected, math.max(1, bottleneck), wait }
   end
 
-  if mode == JUST_SENT or mode == MAY_RUN and wait == 0 then
+  if mode == JUST_SENT or mode ~= JOINS and wait <= (requirements.bookable and horizon or 0) then
     local backlog
     for i = #requirements, 1, -1 do
       backlog = requirements[i].waiting > 0 and i or backlog
     end
     if backlog then
       bottleneck = backlog
-    elseif mode == JUST_SENT then
-      return { 'alone' }
+    elseif mode == MAY_RUN then
+      return { 'admitted', wait, take_for_run(requirements, descriptor, costs, wait, settles == 1, holder, lease) }
     else
-      return { 'admitted', take_for_run(requirements, descriptor, costs, 0, settles == 1, holder, lease) }
+      return { 'alone' }
     end
   end
 
