@@ -122,7 +122,7 @@ def _fill(url: str, case: Case) -> Size:
     """Acquire units one by one, and measure the keys."""
     clock = ManualClock(MIDNIGHT)
     limiter = Limiter(url, {NAME: case.small}, clock=clock)
-    take = _slot(limiter) if case.slots else limiter[NAME, KEY].acquire
+    take = _slot(limiter) if case.slots else limiter[NAME, KEY].try_acquire
     units = 0
     for _ in range(UNITS):
         units += bool(take())
@@ -141,7 +141,7 @@ def _fill(url: str, case: Case) -> Size:
 
 def _side(url: str, case: Case) -> Side:
     limiter = Limiter(url, {NAME: case.large}, prefix=f"{{{case.name}}}")
-    return Side(_slot(limiter, release=True) if case.slots else limiter[NAME, KEY].acquire)
+    return Side(_slot(limiter, release=True) if case.slots else limiter[NAME, KEY].try_acquire)
 
 
 def _slot(limiter: Limiter, *, release: bool = False) -> Callable[[], Decision]:
