@@ -29,7 +29,8 @@ from benchmarks.simulated import (
     starts_since,
 )
 from benchmarks.stage import QUEUE, Stage, Worker, ready, wait_until
-from celery_throttle import Limiter
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.store.keys import Keys
 from tests.protocol import SECOND, Protocol
 
 #: One limit, and keys of one that are as fast together.
@@ -101,7 +102,7 @@ def _run_tasks(stage: Stage, fleet: list[Worker], tasks: int, killed: int) -> tu
 
     What killed workers held starts again when their leases have run out: nobody waits for that.
     """
-    limit = Limiter(stage.store_url, {"api": REAL_LIMIT})["api"]
+    backlog = Keys().backlog(LimitRef("api", None))
 
     def started() -> int:
         return sum(worker.count() for worker in fleet)
@@ -112,5 +113,5 @@ def _run_tasks(stage: Stage, fleet: list[Worker], tasks: int, killed: int) -> tu
     wait_until(lambda: stage.broker.llen(QUEUE) == 0, "the others wait in their line")
     for worker in fleet[:killed]:
         worker.end()
-    wait_until(lambda: limit.status().waiting == 0, "the end of their line")
+    wait_until(lambda: not stage.store.exists(backlog), "the end of their line")
     return began, time.time()
