@@ -34,6 +34,8 @@ def sign_in(user: str) -> float:
 
 
 def main() -> None:
+    if not throttle.status().workers:
+        raise SystemExit("Start a worker first: celery -A examples.bulk_fanout worker")
     job = throttle.fan_out(send_statement.s(customer) for customer in range(CUSTOMERS))
     print(f"{CUSTOMERS} statements wait, at 50 a second: {job.forecast().seconds:.0f} s")
 

@@ -34,18 +34,16 @@ def get(url: str) -> int:
         return int(response.status)
 
 
-# If the API refuses a call all the same, all callers stop for as long as it asks.
-partner = wrap(throttle["partner"], get)
-patient_partner = wrap(throttle["partner"], get, max_wait=30)
+# If the API refuses a call all the same, all callers stop for as long as it asks, and the call is
+# made again: a task waits in its line until then.
+partner = wrap(throttle["partner"], get, retry_refused=3)
+patient_partner = wrap(throttle["partner"], get, max_wait=30, retry_refused=3)
 
 
 @app.task
 def fetch(url: str) -> int:
     """If the limit refuses, the task leaves its process and runs again when the limit allows."""
-    try:
-        return partner(url)
-    except HTTPError:
-        return partner(url)  # the limit is paused, so the task waits in its line
+    return partner(url)
 
 
 class Partner(BaseHTTPRequestHandler):

@@ -60,7 +60,7 @@ _LINE = _KEYS.line("", ()).rpartition(":")[0] + ":<digest>"
 _FAN_OUT = _KEYS.fan_out("NAME").replace("NAME", "<fan-out>")
 _FAN_OUT_PAUSE = LimitRef(FAN_OUT_NAME, "<fan-out>")
 
-#: Groups of scripts that write many kinds of keys, by the names that the documentation gives them.
+#: Groups of scripts that write many kinds of keys.
 SCRIPT_GROUPS: Mapping[str, str] = {
     "decision scripts": (
         "acquire, admit, apply_rules, broker_wait, claim, define, learn, park, settle_reservation"

@@ -14,7 +14,7 @@ from pathlib import Path
 import redis
 
 from celery_throttle.store.keys import DEFAULT_PREFIX
-from tests.key_catalogue import KEY_KINDS, SCRIPT_GROUPS, SECTIONS, Expiry, KeyKind
+from tests.key_catalogue import KEY_KINDS, SECTIONS, Expiry, KeyKind
 
 DOCS = Path(__file__).parents[1] / "docs" / "reference" / "redis-keys.md"
 
@@ -34,17 +34,11 @@ This page lists every key and every channel that the package uses, with the defa
 * Times are microseconds since 1970, by the server's clock.
 * "Packed" means MessagePack or a binary structure. The files in `celery_throttle/store/scripts/` describe each format.
 * The column *expires* says when Redis deletes the key. A key that never expires holds tasks or definitions.
-* The column *written by* names the scripts that create, change or delete a key of this kind. For a fan-out, it lists the scripts for all of its keys together. In addition, every script that reads the state or the pause of a limit rewrites it if the definition has changed, or if the clock was set back.
-
-The same groups of scripts write several kinds of keys:
-
-| group | scripts |
-|---|---|
 """  # noqa: E501
 
 _TABLE = """\
-| key | type | content | expires | written by |
-|---|---|---|---|---|
+| key | type | content | expires |
+|---|---|---|---|
 """
 
 _ENCODED = r"[A-Za-z0-9_.\-@%!=:#]+"
@@ -63,15 +57,14 @@ _PLACEHOLDER = re.compile("(" + "|".join(map(re.escape, _PLACEHOLDERS)) + ")")
 
 def key_table() -> str:
     """The whole of ``docs/reference/redis-keys.md``."""
-    groups = (f"| {name} | {_names(scripts)} |\n" for name, scripts in SCRIPT_GROUPS.items())
-    return _HEAD + "".join(groups) + "".join(_sections())
+    return _HEAD + "".join(_sections())
 
 
 def _sections() -> Iterator[str]:
     for title, kinds in SECTIONS.items():
         yield f"\n## {title}\n\n{_TABLE}"
         for kind in kinds:
-            cells = f"`{kind.pattern}`", kind.type, kind.content, _expiry(kind), _writers(kind)
+            cells = f"`{kind.pattern}`", kind.type, kind.content, _expiry(kind)
             yield f"| {' | '.join(cells)} |\n"
 
 
@@ -79,21 +72,6 @@ def _expiry(kind: KeyKind) -> str:
     if kind.expiry is Expiry.ALWAYS:
         return kind.lifetime
     return "; ".join(filter(None, (kind.expiry.value, kind.lifetime)))
-
-
-def _writers(kind: KeyKind) -> str:
-    """Return the groups of scripts that write a kind of key, and the other scripts."""
-    rest, groups = {*kind.writers.split(", ")}, []
-    for name, scripts in SCRIPT_GROUPS.items():
-        group = {*scripts.split(", ")}
-        if group <= {*kind.writers.split(", ")}:
-            groups.append(name)
-            rest -= group
-    return ", ".join([*groups, *([_names(", ".join(rest))] if rest else [])])
-
-
-def _names(scripts: str) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(scripts.split(", ")))
 
 
 @cache

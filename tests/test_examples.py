@@ -60,6 +60,11 @@ def test_instead_of(redis_url: str, tmp_path: Path) -> None:
     assert all(int(new[5]) < int(old[5]) for old, new in zip(before, after, strict=True))
 
 
+def test_bulk_fanout_without_a_worker(redis_url: str) -> None:
+    with pytest.raises(AssertionError, match="Start a worker first"):
+        run("bulk_fanout", redis_url)
+
+
 def test_bulk_fanout(redis_url: str, client: Any, start_worker: StartWorker) -> None:
     worker = start_worker("examples.bulk_fanout", redis_url, env=services(redis_url))
     text = run("bulk_fanout", redis_url, CUSTOMERS="500")

@@ -50,6 +50,9 @@ class Shell:
             raise result.exception
         return result
 
+    def code(self, *words: str) -> int:
+        return self._invoke(*words).exit_code
+
     def json(self, *words: str, code: int = 0) -> Any:
         return json.loads(self.run(*words, "--json", code=code))
 

@@ -164,3 +164,14 @@ def test_fields_within(busy: Shell) -> None:
     preview = busy.json("pause", "mail", "--for", "1m")["preview"]
     assert {*preview} == fields("`preview`")
     assert {*preview["before"]} == fields("`forecast`")
+
+
+@pytest.mark.parametrize("row", COMMANDS)
+def test_the_commands_that_need_the_app(app: Any, row: str) -> None:
+    refused = re.findall(
+        r"`([\w ]+)`", re.split(r"^\* refuses ", PAGE, flags=re.MULTILINE)[1].split(";")[0]
+    )
+    fill(app, 1)
+    words = COMMANDS[row]
+    code = Shell(app, "celery-throttle").code(*words)
+    assert (code == ExitCode.USAGE) == (" ".join(words[:2]) in refused or words[0] in refused)

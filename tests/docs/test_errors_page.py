@@ -15,7 +15,14 @@ from tests.programs import ROOT
 
 PAGE = pages.read("reference/errors.md")
 
-_LEVELS = ("warning", "error", "exception")
+#: By function: the parts of the page that may have its messages.
+_SECTIONS = {
+    "logger.warning": ("WARNING", "Other processes"),
+    "logger.error": ("ERROR", "Other processes"),
+    "logger.exception": ("ERROR", "Other processes"),
+    "logger.log": ("ERROR", "WARNING", "Other processes"),
+    "ErrorLog": ("ERROR", "Other processes"),
+}
 
 #: These have no log of an operator.
 _OTHERS = {"cli", "demo", "simulation", "test_support"}
@@ -39,10 +46,10 @@ def test_an_exception_is_on_the_page(name: str) -> None:
     assert f"autoexception:: celery_throttle.{name}\n" in PAGE
 
 
-def test_log_lines_are_on_the_page() -> None:
-    messages = {message for path in _modules() for message in _logged(path)}
+def test_log_lines_are_on_the_page_under_their_level() -> None:
+    messages = {line for path in _modules() for line in _logged(path)}
     assert len(messages) > 30
-    missing = [message for message in messages if not _is_on_page(message)]
+    missing = [line for line in messages if not _is_on_page(*line)]
     assert not missing
 
 
@@ -53,22 +60,25 @@ def _modules() -> Iterator[Path]:
             yield path
 
 
-def _logged(path: Path) -> Iterator[str]:
-    """Yield the messages that a module logs as a warning or an error."""
+def _logged(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the warnings and errors that a module logs: by which function, and the message."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and node.args:
             called = ast.unparse(node.func)
-            of_logger = called in {f"logger.{level}" for level in _LEVELS}
             text = node.args[1] if called == "logger.log" else node.args[0]
-            is_logged = of_logger or called in ("logger.log", "ErrorLog")
-            if is_logged and isinstance(text, ast.Constant):
-                yield str(text.value)
+            if called in _SECTIONS and isinstance(text, ast.Constant):
+                yield called, str(text.value)
 
 
-def _is_on_page(message: str) -> bool:
-    """Whether the page has a part of a message that never varies."""
+def _is_on_page(called: str, message: str) -> bool:
+    """Whether the page has a part of a message that never varies, under its level."""
     parts = [part.strip(" .,:;") for part in _VARIABLE.split(message)]
     if message.startswith("%s The error"):  # of ErrorLog, whose messages are here by themselves
         return True
     least = min(_TELLING, max(map(len, parts)))
-    return any(len(part) >= least and part in PAGE for part in parts)
+    sections = [_section(name) for name in _SECTIONS[called]]
+    return any(len(part) >= least and part in text for part in parts for text in sections)
+
+
+def _section(heading: str) -> str:
+    return PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]

@@ -39,6 +39,27 @@ def test_the_comparison_says_truly_where_others_cost_the_server_less() -> None:
     assert cost['rate_limit="100/s", gevent'] < cost["celery_throttle"] / 2
 
 
+def test_the_readme_rounds_what_the_race_measured() -> None:
+    report = json.loads((FIGURES / "race.json").read_text(encoding="utf-8"))
+    sides = ["celery_throttle", "retry recipe", 'rate_limit="100/s"']
+    used: dict[str, float] = {}
+    deliveries: dict[str, float] = {}
+    side = ""
+    for figure in report["figures"]:
+        if not figure["name"].startswith(" "):
+            side = figure["name"].partition(": ")[0]
+            used[side] = figure["value"]
+        elif figure["name"].strip() == "deliveries a task":
+            deliveries[side] = figure["value"]
+    readme = (FIGURES.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"run on {report['date']}" in readme
+    for row in (
+        ["share of the quota used", *(f"{used[one]:.0%}" for one in sides)],
+        ["deliveries per task", *(f"{deliveries[one]:.1f}" for one in sides)],
+    ):
+        assert f"| {' | '.join(row)} |" in readme, "README.md needs this row"
+
+
 def test_the_page_of_capacity_computes_with_what_the_benchmark_wrote() -> None:
     file = FIGURES / "capacity.json"
     figures = json.loads(file.read_text(encoding="utf-8"))["figures"]

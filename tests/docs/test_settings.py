@@ -14,11 +14,12 @@ from celery import Celery
 from celery_throttle import ConfigurationError, Throttle, ThrottleWarning
 from celery_throttle.tasks.settings import _NAMES, CHECKS, PUBLISH, WAITING, Settings
 from tests.docs import pages
+from tests.programs import ROOT
 
 PAGE = pages.read("reference/settings.md")
 ROWS = re.findall(
     r"^\| \[`(throttle_\w+)`\]\(#(\w+)\) \| `(\w+)` "
-    r"\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([\d.]+) \|$",
+    r"\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$",
     PAGE,
     re.MULTILINE,
 )
@@ -111,3 +112,20 @@ def test_the_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
             Settings(app.conf, {})
     shown = "".join(f"ThrottleWarning: {one.message}\n" for one in caught)
     assert f"```text\n{shown}```" in PAGE
+
+
+_READ = re.compile(
+    r'os\.environ\.get\("(\w+)"|"(\w+)" in os\.environ|envvar="(\w+)"|_VARIABLE = "(\w+)"'
+)
+
+
+def test_the_variables_of_the_environment() -> None:
+    found = {
+        name
+        for path in (ROOT / "celery_throttle").rglob("*.py")
+        for names in _READ.findall(path.read_text(encoding="utf-8"))
+        for name in names
+        if name
+    }
+    shown = {row[0].strip("`") for row in pages.table(PAGE, "Environment variables")}
+    assert shown == found

@@ -133,7 +133,7 @@ def log_broken(consumer: Any) -> None:
         for path in find_missing(internal, consumer):
             logger.error(
                 "Limits may not hold: %s of Celery %s has no %s any more (seen in Celery %s); "
-                "report it to celery-throttle",
+                "report it to the maintainers of celery-global-throttle",
                 *(internal.name, __version__, path, SEEN_IN),
             )
 
