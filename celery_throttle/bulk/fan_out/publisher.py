@@ -25,7 +25,6 @@ from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
     ConfigurationError,
     FanOutError,
-    StoreError,
     ThrottleError,
     shown,
 )
@@ -173,30 +172,32 @@ class Publisher:
 
     def publish(self, signatures: Iterable[Signature]) -> FanOut:
         """Send all tasks, or those before the first that raises an error; return the handle."""
-        began = time.monotonic()
         try:
-            for position, signature in enumerate(signatures):
-                entry = self._entry(position, signature)
-                part = self._parts.get(entry.destination.shard)
-                if part is None:
-                    part = self._open(entry.destination.shard)
-                    if self._check_cancelled():
-                        return self._handle()
-                batch = part.batch
-                batch.add(entry)
-                if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    began = self._send_due(part, began)
-                    if self._check_cancelled():
-                        return self._handle()
-        except StoreError:  # after retries
-            raise
+            self._send_all(signatures)
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
-            self._finish()
+            self._send_rest()
             raise
+        return FanOut(self._throttle, self._name, tuple(self._parts))
+
+    def _send_all(self, signatures: Iterable[Signature]) -> None:
+        """Send all tasks, or those before a cancel."""
+        began = time.monotonic()
+        for position, signature in enumerate(signatures):
+            entry = self._entry(position, signature)
+            part = self._parts.get(entry.destination.shard)
+            if part is None:
+                part = self._open(entry.destination.shard)
+                if self._check_cancelled():
+                    return
+            batch = part.batch
+            batch.add(entry)
+            if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
+                began = self._send_due(part, began)
+                if self._check_cancelled():
+                    return
         if not self._parts:  # there was no signature
             self._open(next(iter(self._shards)))
-        self._finish(closed=True)
-        return self._handle()
+        self._finish()
 
     def _send_due(self, part: PartPublisher, began: float) -> float:
         """Send the full batch of a part, or what was added to all parts since ``began``.
@@ -210,20 +211,30 @@ class Publisher:
         self._touch()
         return time.monotonic() if is_due or len(self._parts) == 1 else began
 
-    def _finish(self, *, closed: bool = False) -> None:
+    def _finish(self) -> None:
         """Send the rest. The fan-out is closed when all its parts are."""
         for part in self._parts.values():
-            part.send(closed=closed)
+            part.send(closed=True)
         for part in self._parts.values():
             part.settle()
         self._check_cancelled()
 
+    def _send_rest(self) -> None:
+        """After an error, send what was read. A further error is logged, as it is not the first."""
+        for part in self._parts.values():
+            if part.has_failed:
+                continue
+            try:
+                part.send_rest()
+            except Exception as error:  # noqa: BLE001  # as above
+                logger.warning(
+                    "Fan-out %s: not all tasks that were read have joined their lines: %r",
+                    *(self._name, error),
+                )
+
     def _check_cancelled(self) -> bool:
         self.cancelled = any(part.cancelled for part in self._parts.values())
         return self.cancelled
-
-    def _handle(self) -> FanOut:
-        return FanOut(self._throttle, self._name, tuple(self._parts))
 
     def _open(self, shard: str) -> PartPublisher:
         """Open the part in a shard.
