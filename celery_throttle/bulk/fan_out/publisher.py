@@ -213,9 +213,9 @@ class Publisher:
 
     def _finish(self) -> None:
         """Send the rest. The fan-out is closed when all its parts are."""
-        for part in self._parts.values():
+        for part in [*self._parts.values()]:  # others may be added
             part.send(closed=True)
-        for part in self._parts.values():
+        for part in [*self._parts.values()]:
             part.settle()
         self._check_cancelled()
 
@@ -286,9 +286,16 @@ class Publisher:
             retry_outage(pause, f"Fan-out {self._name}")
 
     def _adopt(self, found: FanOutParts) -> None:
-        """Open the parts that were found, and those that are recorded and cannot be reached."""
+        """Open the parts that were found, and those that are recorded and cannot be reached.
+
+        Raises:
+            StoreUnavailableError: this process does not have the shard of one.
+            FanOutError: see :meth:`_open`.
+        """
         self._check(found)
         new = found.shards - {*self._parts}
+        for shard in new - self._shards.keys():
+            raise found.unreachable[shard]
         for shard in new:
             self._parts[shard] = self._new_part(shard)
         for shard in new:
@@ -324,6 +331,8 @@ class Publisher:
         if len(self._parts) > 1:
             found = FanOutParts(self._throttle, self._name, self._parts).found
             for shard, part in found.items():
+                if shard not in self._parts:  # another process has opened it
+                    self._parts[shard] = self._new_part(shard)
                 self._parts[shard].waiting = part.progress.waiting
 
     def _touch(self) -> None:

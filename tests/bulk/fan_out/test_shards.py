@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import signal
@@ -27,6 +28,7 @@ from celery_throttle import (
 )
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
+from celery_throttle.bulk.fan_out.publisher import Publisher
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
@@ -416,3 +418,44 @@ def test_a_fan_out_over_the_nodes_of_a_cluster(redis_url: str, cluster: Cluster)
     for part in throttle.app_parts:
         part.store.close()
     app.close()
+
+
+def test_another_process_adds_a_part_while_this_one_waits_for_room(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts what waits there, and goes on when there is room."""
+    one, other = sharded.throttle, sharded.reload().throttle
+    tasks = [*signatures(sharded, "api", count=3), *signatures(sharded, "tenant", "ada", count=3)]
+    seen = threading.Event()
+    on_hold = Publisher._on_hold
+
+    def look(publisher: Publisher) -> None:
+        on_hold(publisher)
+        if "erp" in publisher._parts:
+            seen.set()
+
+    monkeypatch.setattr(Publisher, "_on_hold", look)
+    thread = threading.Thread(target=partial(one.fan_out, tasks, "nightly", max_waiting=2))
+    thread.start()
+
+    def waiting() -> int:
+        try:
+            return int(other.fan_out_named("nightly").progress().waiting)
+        except UnknownFanOutError:
+            return 0
+
+    wait_until(lambda: waiting() == 2, "as many as may wait")
+    other.fan_out(signatures(sharded, "erp", count=1), "nightly")
+    assert seen.wait(SECONDS)
+    sharded.start_worker()
+    thread.join(SECONDS)
+    handle = other.fan_out_named("nightly")
+    assert counts(handle.wait(timeout=SECONDS)) == (7, 0, 7)
+
+
+def test_a_part_in_a_shard_that_this_process_lacks(sharded: ShardedApp) -> None:
+    sharded.throttle.fan_out(mixed(sharded), "nightly")
+    sharded.env["SHARDS"] = json.dumps({"tenants": {"limits": ["tenant"], "by_key": 4}})
+    sharded.reload()
+    with pytest.raises(StoreUnavailableError, match="'erp' is not in throttle_shards"):
+        sharded.throttle.fan_out(signatures(sharded, "api"), "nightly")
