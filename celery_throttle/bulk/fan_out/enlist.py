@@ -41,6 +41,7 @@ class LineEntry(NamedTuple):
     packed: bytes  #: its message
     costs: tuple[int, ...]  #: for each limit, in millionths of a unit
     settles: bool = False  #: whether its run settles what is taken for it
+    position: int = 0  #: of its signature in the call, from 0
 
 
 class EnlistReply(NamedTuple):
@@ -99,7 +100,7 @@ class EnlistBatch:
 
     def add(self, entry: LineEntry) -> None:
         """Add an entry."""
-        destination, task_id, rank, expires, packed, costs, settles = entry
+        destination, task_id, rank, expires, packed, costs, settles, _ = entry
         line = self._lines.get(destination.line) or self._add_line(destination)
         number = self._keys.fan_out_number(task_id)
         head = _HEAD.pack(line, number, rank, settles, expires)

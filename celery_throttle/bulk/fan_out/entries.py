@@ -127,7 +127,7 @@ class EntryBuilder:
                 self._find_template(kind, message, content)
         line = self._line_of(queue, requirement.refs)
         costs, settles = requirement.costs, kind.limits.settles
-        return LineEntry(line, task_id, rank, expires, packed, costs, settles)
+        return LineEntry(line, task_id, rank, expires, packed, costs, settles, position)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""

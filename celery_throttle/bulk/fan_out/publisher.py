@@ -307,7 +307,7 @@ class Publisher:
             self._options,
             waiting_elsewhere=self._waiting_elsewhere,
             on_hold=self._on_hold,
-            noted=self._noted,
+            noted=_note_entry,
         )
 
     def _check(self, found: FanOutParts) -> None:
@@ -349,9 +349,10 @@ class Publisher:
             _add_note(error, position, shown(signature))
             raise
 
-    def _noted(self, error: ThrottleError, entry: LineEntry) -> ThrottleError:
-        _add_note(error, self.processed, f"task_id {shown(entry.task_id)}")
-        return error
+
+def _note_entry(error: ThrottleError, entry: LineEntry) -> ThrottleError:
+    _add_note(error, entry.position, f"task_id {shown(entry.task_id)}")
+    return error
 
 
 def _add_note(error: Exception, position: int, signature: str) -> None:

@@ -21,6 +21,7 @@ import redis
 from celery import Celery
 
 from celery_throttle import (
+    CostError,
     FanOutError,
     StoreUnavailableError,
     Throttle,
@@ -459,3 +460,16 @@ def test_a_part_in_a_shard_that_this_process_lacks(sharded: ShardedApp) -> None:
     sharded.reload()
     with pytest.raises(StoreUnavailableError, match="'erp' is not in throttle_shards"):
         sharded.throttle.fan_out(signatures(sharded, "api"), "nightly")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_an_error_of_a_server_names_the_position_among_the_tasks_of_all_shards(
+    sharded: ShardedApp,
+) -> None:
+    sharded.task("erp").throttle_cost = "{number}"
+    tasks = [sharded.task("api").s(number) for number in range(6)]
+    tasks.insert(4, sharded.task("erp").s(2000))  # above the burst
+    with pytest.raises(CostError) as caught:
+        sharded.throttle.fan_out(tasks, "nightly")
+    (note,) = getattr(caught.value, "__notes__", [])
+    assert note.startswith("of signature 4 of a fan-out: task_id")
