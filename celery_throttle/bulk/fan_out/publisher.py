@@ -16,7 +16,7 @@ from celery.canvas import Signature
 from celery.utils.log import get_logger
 
 from celery_throttle.bulk.fan_out.enlist import LineEntry
-from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.bulk.fan_out.entries import EntryBuilder, read_signature
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
 from celery_throttle.bulk.fan_out.parts import FanOutParts
@@ -68,7 +68,8 @@ def fan_out(
     name = uuid4().hex if name is None else name
     keep = _check_arguments(name, max_waiting, keep)
     if not throttle.settings.enabled:
-        return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
+        results = [read_signature(throttle.app, each).apply_async() for each in signatures]
+        return UnlimitedFanOut(throttle, name, results)
     _check_app(throttle)
     publisher = Publisher(throttle, name, max_waiting, keep, is_unique=is_unique)
     publisher.begin()
