@@ -7,7 +7,7 @@ its line, or has been, does not join it once more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
@@ -141,6 +141,14 @@ class EnlistBatch:
         for entry in entries:
             part.add(entry)
         return part
+
+    def without(self, task_ids: Set[str]) -> EnlistBatch:
+        """Return a batch of all entries but those of some tasks."""
+        rest = EnlistBatch(*self._options, closed=self.closed)
+        for entry in self.entries:
+            if entry.task_id not in task_ids:
+                rest.add(entry)
+        return rest
 
     def call(self, elsewhere: int = 0) -> Call:
         """Return the call; ``elsewhere``: tasks of the fan-out that wait in other shards."""

@@ -148,6 +148,11 @@ class Publisher:
         self._shards = throttle.parts_by_name
         self._parts: dict[str, PartPublisher] = {}
         self._touched_at = time.monotonic()
+        shards = () if throttle.parts is None else throttle.parts.shards
+        #: Shards from which a limit may have moved to another one of these.
+        self._undivided = {str(shard) for shard in shards if shard.by_key is None}
+        #: Those of them that have a part which another call has opened.
+        self._earlier = set[str]()
 
     @property
     def processed(self) -> int:
@@ -208,6 +213,7 @@ class Publisher:
         is_due = time.monotonic() - began > MAX_BATCH_SECONDS
         for each in [*self._parts.values()] if is_due else [part]:
             if each.batch.entries:
+                self._skip_sent(each)
                 each.send()
         self._touch()
         return time.monotonic() if is_due or len(self._parts) == 1 else began
@@ -215,6 +221,7 @@ class Publisher:
     def _finish(self) -> None:
         """Send the rest. The fan-out is closed when all its parts are."""
         for part in [*self._parts.values()]:  # others may be added
+            self._skip_sent(part)
             part.send(closed=True)
         for part in [*self._parts.values()]:
             part.settle()
@@ -226,12 +233,22 @@ class Publisher:
             if part.has_failed:
                 continue
             try:
+                self._skip_sent(part)
                 part.send_rest()
             except Exception as error:  # noqa: BLE001  # as above
                 logger.warning(
                     "Fan-out %s: not all tasks that were read have joined their lines: %r",
                     *(self._name, error),
                 )
+
+    def _skip_sent(self, part: PartPublisher) -> None:
+        """Leave tasks out that were sent to another shard, in which their limit was before."""
+        entries, sent = part.batch.entries, set[str]()
+        if entries and entries[0].destination.shard in self._undivided:
+            task_ids = [entry.task_id for entry in entries]
+            for shard in self._earlier - {entries[0].destination.shard}:
+                sent |= self._parts[shard].find_sent(task_ids)
+        part.skip(sent)
 
     def _check_cancelled(self) -> bool:
         self.cancelled = any(part.cancelled for part in self._parts.values())
@@ -295,6 +312,7 @@ class Publisher:
         """
         self._check(found)
         new = found.shards - {*self._parts}
+        self._earlier |= new & self._undivided
         for shard in new - self._shards.keys():
             raise found.unreachable[shard]
         for shard in new:

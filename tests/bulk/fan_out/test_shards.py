@@ -473,3 +473,16 @@ def test_an_error_of_a_server_names_the_position_among_the_tasks_of_all_shards(
         sharded.throttle.fan_out(tasks, "nightly")
     (note,) = getattr(caught.value, "__notes__", [])
     assert note.startswith("of signature 4 of a fan-out: task_id")
+
+
+def test_tasks_are_not_sent_again_after_their_limit_has_moved(sharded: ShardedApp) -> None:
+    """The part in the shard that the limit has left knows them."""
+    tasks = signatures(sharded, "api")
+    sharded.throttle.fan_out(tasks[:40], "nightly")
+    sharded.throttle.drain_all()
+    sharded.throttle.move_to_shard("api", "erp")
+    handle = sharded.reload().throttle.fan_out(tasks, "nightly")
+    assert counts(handle.progress()) == (TASKS, TASKS - 40, 0)
+    assert sharded.at_broker() == 40
+    handle = sharded.throttle.fan_out(tasks, "nightly")
+    assert counts(handle.progress()) == (TASKS, TASKS - 40, 0)
