@@ -21,6 +21,7 @@ import redis
 from celery import Celery
 
 from celery_throttle import (
+    ConfigurationError,
     CostError,
     FanOutError,
     StoreUnavailableError,
@@ -30,6 +31,8 @@ from celery_throttle import (
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
 from celery_throttle.bulk.fan_out.publisher import Publisher
+from celery_throttle.limiter.parts import on
+from celery_throttle.operations.shards import ShardIdentity, begin_move
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
@@ -486,3 +489,27 @@ def test_tasks_are_not_sent_again_after_their_limit_has_moved(sharded: ShardedAp
     assert sharded.at_broker() == 40
     handle = sharded.throttle.fan_out(tasks, "nightly")
     assert counts(handle.progress()) == (TASKS, TASKS - 40, 0)
+
+
+def test_a_limit_does_not_move_while_tasks_of_a_fan_out_wait_for_it(sharded: ShardedApp) -> None:
+    """They would leave it, and its pause."""
+    throttle = sharded.throttle
+    throttle.fan_out(signatures(sharded, "api"), "nightly")
+    with pytest.raises(ConfigurationError, match="60 tasks of a fan-out wait for limit 'api'"):
+        throttle.move_to_shard("api", "erp")
+    assert throttle["api"].try_acquire()
+    throttle["api"].drain()
+    throttle.move_to_shard("api", "erp")
+
+
+def test_a_move_that_has_begun_goes_on_though_tasks_of_a_fan_out_wait(sharded: ShardedApp) -> None:
+    """They were sent after its first step."""
+    throttle = sharded.throttle
+    handle = throttle.fan_out(signatures(sharded, "api"), "nightly")
+    home = throttle.parts.home
+    identity = ShardIdentity("erp", server=sharded.erp.url)
+    throttle.run_plan(on(home, begin_move(home.keys, "api", identity)))
+    throttle.move_to_shard("api", "erp")
+    sharded.start_worker()
+    assert counts(handle.wait(timeout=SECONDS)) == (TASKS, 0, TASKS)
+    assert sorted(sharded.runs("api")) == list(range(TASKS))
