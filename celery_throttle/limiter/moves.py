@@ -9,7 +9,7 @@ what the limit was, in the shard that it leaves. So the same call goes on after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ from celery_throttle.operations.shards import (
     read_location,
 )
 from celery_throttle.store import definitions
+from celery_throttle.store.keys import FAN_OUT_NAME
 from celery_throttle.store.script import Call, script
 
 #: Seconds for which a limit stays paused after a look at its slots, and between two looks.
@@ -159,6 +160,7 @@ class LimitMove:
         self._part(self.target)
         yield from self._check_workers()
         sources: dict[str, str] = {}
+        new = set[str]()
         for name in self.names:
             source, _, target = (yield from self._locate(name)).partition(" ")
             if target not in ("", self.target):
@@ -167,11 +169,13 @@ class LimitMove:
                     f"{target!r}; end that move first"
                 )
             sources[name] = source
+            if not target and source != self.target:
+                new.add(name)
             self._part(source)
             if not any(name in part.limits for part in self.parts.all()):
                 part = self._part(source)
                 yield from on(part, part.plans.check_known(LimitRef(name, None)))
-        yield from self._check_together(sources)
+        yield from self._check_together(sources, new)
         return sources
 
     def _check_workers(self) -> Plan[None]:
@@ -185,13 +189,22 @@ class LimitMove:
                 f"shard {self.target!r}: first give all processes the same throttle_shards"
             )
 
-    def _check_together(self, sources: dict[str, str]) -> Plan[None]:
-        """Raise ConfigurationError if tasks need a limit that moves with one that stays."""
+    def _check_together(self, sources: dict[str, str], new: Set[str]) -> Plan[None]:
+        """Raise ConfigurationError if tasks need a limit that moves with one that stays.
+
+        A fan-out stays, with its pause. But a move that has begun, of limits that are not ``new``,
+        goes on.
+        """
         needs = [*self.together]
         for name, source in sources.items():
             part = self._part(source)
             for tasks, needed in (yield from self._lines(part, name)):
-                needs.append((f"{tasks:,} waiting tasks", frozenset(needed)))
+                if FAN_OUT_NAME in needed and name in new:
+                    raise ConfigurationError(
+                        f"{tasks:,} tasks of a fan-out wait for limit {name!r}, and fan-outs stay "
+                        "in their shard; let these tasks run, or drain or drop them before the move"
+                    )
+                needs.append((f"{tasks:,} waiting tasks", frozenset(needed) - {FAN_OUT_NAME}))
         located: dict[str, str] = dict.fromkeys(self.names, self.target)
         for what, names in needs:
             moving = sorted(names & sources.keys())

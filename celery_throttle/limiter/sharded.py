@@ -129,7 +129,7 @@ class ShardedCore(LimiterCore):
         Raises:
             ConfigurationError: The settings have no such shard, or it divides its limits by key; a
                 live worker does not have it; a task needs one of the limits together with another
-                one, which does not move. Nothing was changed.
+                one, which does not move; tasks of a fan-out wait for one. Nothing was changed.
             UnknownLimitError: A limit is not defined.
             StoreError: A server could not be reached. Repeat the call when it is back.
         """

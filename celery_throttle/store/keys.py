@@ -272,6 +272,10 @@ class Keys:
         """Return the record of a fan-out, the prefix of further names; see ``fan_outs.lua``."""
         return f"{self.prefix}:fan-out:{encode_key(name)}"
 
+    def fan_out_tasks(self, name: str, task_id: str) -> str:
+        """Return the hash of a fan-out that has a task, if it was sent; see ``fan_outs.lua``."""
+        return f"{self.fan_out(name)}:{self.fan_out_number(task_id)}"
+
     def fan_out_name(self, record: str) -> str:
         """Return the name of the fan-out with this :meth:`fan_out`, as it is encoded there."""
         return record.removeprefix(f"{self.prefix}:fan-out:")

@@ -7,7 +7,7 @@ its line, or has been, does not join it once more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
@@ -41,6 +41,7 @@ class LineEntry(NamedTuple):
     packed: bytes  #: its message
     costs: tuple[int, ...]  #: for each limit, in millionths of a unit
     settles: bool = False  #: whether its run settles what is taken for it
+    position: int = 0  #: of its signature in the call, from 0
 
 
 class EnlistReply(NamedTuple):
@@ -99,7 +100,7 @@ class EnlistBatch:
 
     def add(self, entry: LineEntry) -> None:
         """Add an entry."""
-        destination, task_id, rank, expires, packed, costs, settles = entry
+        destination, task_id, rank, expires, packed, costs, settles, _ = entry
         line = self._lines.get(destination.line) or self._add_line(destination)
         number = self._keys.fan_out_number(task_id)
         head = _HEAD.pack(line, number, rank, settles, expires)
@@ -140,6 +141,14 @@ class EnlistBatch:
         for entry in entries:
             part.add(entry)
         return part
+
+    def without(self, task_ids: Set[str]) -> EnlistBatch:
+        """Return a batch of all entries but those of some tasks."""
+        rest = EnlistBatch(*self._options, closed=self.closed)
+        for entry in self.entries:
+            if entry.task_id not in task_ids:
+                rest.add(entry)
+        return rest
 
     def call(self, elsewhere: int = 0) -> Call:
         """Return the call; ``elsewhere``: tasks of the fan-out that wait in other shards."""

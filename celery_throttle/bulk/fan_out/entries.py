@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any
 
-from celery import Task
+from celery import Celery, Task
 from celery.canvas import Signature, maybe_signature
 from kombu.serialization import dumps
 
@@ -96,7 +96,7 @@ class EntryBuilder:
             ThrottleError: its arguments make no valid key or cost.
             TypeError: the task does not take its arguments.
         """
-        signature = given if isinstance(given, Signature) else self._read(given)
+        signature = read_signature(self._app, given)
         kind = self._kind_of(signature)
         args, kwargs = self._arguments(kind, signature)
         _, _, content = dumps((args, kwargs), serializer=kind.serializer)
@@ -127,7 +127,7 @@ class EntryBuilder:
                 self._find_template(kind, message, content)
         line = self._line_of(queue, requirement.refs)
         costs, settles = requirement.costs, kind.limits.settles
-        return LineEntry(line, task_id, rank, expires, packed, costs, settles)
+        return LineEntry(line, task_id, rank, expires, packed, costs, settles, position)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
@@ -141,14 +141,6 @@ class EntryBuilder:
         args, kwargs = signature["args"], signature["kwargs"]
         dump = getattr(kind.task, "_dump_pydantic_arguments", None)
         return (args, kwargs) if dump is None or kind.serializer == "pickle" else dump(args, kwargs)
-
-    def _read(self, given: Any) -> Signature:
-        """Return the signature of a dict, as it comes from JSON."""
-        if isinstance(given, dict) and isinstance(given.get("task"), str):
-            defaults: dict[str, Any] = {"args": (), "kwargs": {}, "options": {}}
-            signature: Any = maybe_signature({**defaults, **given}, self._app)
-            return signature  # type: ignore[no-any-return]  # of a dict it is never None
-        raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")
 
     def _kind_of(self, signature: Signature) -> SignatureKind:
         name, options = signature["task"], signature["options"]
@@ -258,3 +250,18 @@ class EntryBuilder:
             made = template.pack(message.headers["id"], args, kwargs, content, shard)
             if made == packing.pack(message):
                 kind.template = template
+
+
+def read_signature(app: Celery, given: Any) -> Signature:
+    """Return what is given, a signature, or a dict as one comes from JSON.
+
+    Raises:
+        FanOutError: it is neither.
+    """
+    if isinstance(given, Signature):
+        return given
+    if isinstance(given, dict) and isinstance(given.get("task"), str):
+        defaults: dict[str, Any] = {"args": (), "kwargs": {}, "options": {}}
+        signature: Any = maybe_signature({**defaults, **given}, app)
+        return signature  # type: ignore[no-any-return]  # of a dict it is never None
+    raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")

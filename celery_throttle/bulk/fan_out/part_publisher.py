@@ -7,7 +7,8 @@ sent again as it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import chain
 from typing import TypeVar
 
 from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
@@ -22,7 +23,7 @@ from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.pending import PendingCalls
-from celery_throttle.store.script import Call
+from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class PartPublisher:
         sent: tasks that joined their lines.
         waiting: tasks that wait, when that was last known.
         cancelled: whether the part has been cancelled.
+        has_failed: whether a call has failed: no other tasks are sent.
     """
 
     def __init__(
@@ -60,12 +62,13 @@ class PartPublisher:
     ) -> None:
         self.limits = limits
         self.processed = self.sent = self.waiting = 0
-        self.cancelled = False
+        self.cancelled = self.has_failed = False
         self._options = options
         self._name, *_ = options
         self._waiting_elsewhere, self._on_hold, self._noted = waiting_elsewhere, on_hold, noted
         self.batch = self._new_batch()
         self._in_flight: tuple[EnlistBatch, PendingCalls | None] | None = None
+        self._waits = True
 
     def open(self, shards: Iterable[str]) -> None:
         """Create the record, unless it is there; ``shards``: those that have a part."""
@@ -73,8 +76,23 @@ class PartPublisher:
         batch.shards = tuple(shards)
         self._complete(batch, None)
 
+    def find_sent(self, task_ids: Sequence[str]) -> set[str]:
+        """Return the tasks that were sent to this part."""
+        names = [self.limits.keys.fan_out_tasks(self._name, task_id) for task_id in task_ids]
+        args = chain.from_iterable(("HEXISTS", 1, task_id) for task_id in task_ids)
+        call = Call(script("read"), names, ["", *args])
+        _, *found = self._retry(lambda: self.limits.store.run(call))
+        return {task_id for task_id, is_sent in zip(task_ids, found, strict=True) if is_sent}
+
+    def skip(self, task_ids: Set[str]) -> None:
+        """Leave tasks out that were added: they were sent to another part."""
+        if task_ids:
+            self.batch = self.batch.without(task_ids)
+            self.processed += len(task_ids)
+
     def send(self, *, closed: bool = False) -> None:
         """Send the tasks that were added. ``closed``: they are the last ones."""
+        self.settle()
         batch, self.batch = self.batch, self._new_batch()
         batch.closed = closed
         self._send(batch)
@@ -82,6 +100,12 @@ class PartPublisher:
             # The first reply says whether scripts or limits are missing. And if signatures come
             # slowly, the next batch may take long.
             self.settle()
+
+    def send_rest(self) -> None:
+        """Send the tasks that were added, as far as there is room for them now."""
+        self._waits = False
+        self.send()
+        self.settle()
 
     def _new_batch(self) -> EnlistBatch:
         return EnlistBatch(self.limits.keys, *self._options)
@@ -91,7 +115,6 @@ class PartPublisher:
 
     def _send(self, batch: EnlistBatch) -> None:
         """Begin a call, so that the next batch is built while the server works."""
-        self.settle()
         try:
             begun = self.limits.store.begin(self._call(batch))
         except StoreUnavailableError:  # settle() sends it again
@@ -102,10 +125,20 @@ class PartPublisher:
         """Wait until the whole batch in flight has joined its lines."""
         if self._in_flight is None:
             return
-        (batch, begun), self._in_flight = self._in_flight, None
+        batch, begun = self._in_flight
+        self._in_flight = batch, None  # after Ctrl-C, send_rest() sends it again
         self._complete(batch, begun)
+        self._in_flight = None
 
     def _complete(self, batch: EnlistBatch, begun: PendingCalls | None) -> None:
+        """Send a batch until all its tasks have joined their lines."""
+        try:
+            self._send_parts(batch, begun)
+        except Exception:
+            self.has_failed = True
+            raise
+
+    def _send_parts(self, batch: EnlistBatch, begun: PendingCalls | None) -> None:
         part, tasks = batch, len(batch.entries)
         reply = self._first_reply(begun) or self._run(batch)
         while True:
@@ -119,7 +152,10 @@ class PartPublisher:
             if reply.outcome == "done":
                 part = batch.part(0, 2 * len(part.entries))
             else:
-                self._wait_or_raise(batch.entries[0], reply)
+                seconds = self._seconds_to_wait(batch.entries[0], reply)
+                if not self._waits:
+                    break
+                time.sleep(seconds)
                 self._on_hold()
                 part = batch.part(0, 1)  # do not send the whole batch while there is no room
             reply = self._run(part)
@@ -148,8 +184,8 @@ class PartPublisher:
     def _retry(self, action: Callable[[], T]) -> T:
         return retry_outage(action, f"Fan-out {self._name}")
 
-    def _wait_or_raise(self, entry: LineEntry, reply: EnlistReply) -> None:
-        """Wait for room for the next entry. Raises if there will never be any."""
+    def _seconds_to_wait(self, entry: LineEntry, reply: EnlistReply) -> float:
+        """Return when to send the next entry again. Raises if there will never be room for it."""
         wait = MIN_RETRY_SECONDS
         if reply.outcome == "never":
             index, burst = reply.details
@@ -161,4 +197,4 @@ class PartPublisher:
             if wait_us < 0:
                 raise self._noted(KeysFullError(ref.name, ref.key, None, max_keys), entry)
             wait = max(MIN_RETRY_SECONDS, wait_us / MICROSECONDS)
-        time.sleep(min(wait, MAX_RETRY_SECONDS))
+        return min(wait, MAX_RETRY_SECONDS)

@@ -16,7 +16,7 @@ from celery.canvas import Signature
 from celery.utils.log import get_logger
 
 from celery_throttle.bulk.fan_out.enlist import LineEntry
-from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.bulk.fan_out.entries import EntryBuilder, read_signature
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
 from celery_throttle.bulk.fan_out.parts import FanOutParts
@@ -25,7 +25,6 @@ from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
     ConfigurationError,
     FanOutError,
-    StoreError,
     ThrottleError,
     shown,
 )
@@ -69,7 +68,8 @@ def fan_out(
     name = uuid4().hex if name is None else name
     keep = _check_arguments(name, max_waiting, keep)
     if not throttle.settings.enabled:
-        return UnlimitedFanOut(throttle, name, [each.apply_async() for each in signatures])
+        results = [read_signature(throttle.app, each).apply_async() for each in signatures]
+        return UnlimitedFanOut(throttle, name, results)
     _check_app(throttle)
     publisher = Publisher(throttle, name, max_waiting, keep, is_unique=is_unique)
     publisher.begin()
@@ -148,6 +148,11 @@ class Publisher:
         self._shards = throttle.parts_by_name
         self._parts: dict[str, PartPublisher] = {}
         self._touched_at = time.monotonic()
+        shards = () if throttle.parts is None else throttle.parts.shards
+        #: Shards from which a limit may have moved to another one of these.
+        self._undivided = {str(shard) for shard in shards if shard.by_key is None}
+        #: Those of them that have a part which another call has opened.
+        self._earlier = set[str]()
 
     @property
     def processed(self) -> int:
@@ -173,30 +178,32 @@ class Publisher:
 
     def publish(self, signatures: Iterable[Signature]) -> FanOut:
         """Send all tasks, or those before the first that raises an error; return the handle."""
-        began = time.monotonic()
         try:
-            for position, signature in enumerate(signatures):
-                entry = self._entry(position, signature)
-                part = self._parts.get(entry.destination.shard)
-                if part is None:
-                    part = self._open(entry.destination.shard)
-                    if self._check_cancelled():
-                        return self._handle()
-                batch = part.batch
-                batch.add(entry)
-                if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
-                    began = self._send_due(part, began)
-                    if self._check_cancelled():
-                        return self._handle()
-        except StoreError:  # after retries
-            raise
+            self._send_all(signatures)
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
-            self._finish()
+            self._send_rest()
             raise
+        return FanOut(self._throttle, self._name, tuple(self._parts))
+
+    def _send_all(self, signatures: Iterable[Signature]) -> None:
+        """Send all tasks, or those before a cancel."""
+        began = time.monotonic()
+        for position, signature in enumerate(signatures):
+            entry = self._entry(position, signature)
+            part = self._parts.get(entry.destination.shard)
+            if part is None:
+                part = self._open(entry.destination.shard)
+                if self._check_cancelled():
+                    return
+            batch = part.batch
+            batch.add(entry)
+            if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
+                began = self._send_due(part, began)
+                if self._check_cancelled():
+                    return
         if not self._parts:  # there was no signature
             self._open(next(iter(self._shards)))
-        self._finish(closed=True)
-        return self._handle()
+        self._finish()
 
     def _send_due(self, part: PartPublisher, began: float) -> float:
         """Send the full batch of a part, or what was added to all parts since ``began``.
@@ -206,24 +213,46 @@ class Publisher:
         is_due = time.monotonic() - began > MAX_BATCH_SECONDS
         for each in [*self._parts.values()] if is_due else [part]:
             if each.batch.entries:
+                self._skip_sent(each)
                 each.send()
         self._touch()
         return time.monotonic() if is_due or len(self._parts) == 1 else began
 
-    def _finish(self, *, closed: bool = False) -> None:
+    def _finish(self) -> None:
         """Send the rest. The fan-out is closed when all its parts are."""
-        for part in self._parts.values():
-            part.send(closed=closed)
-        for part in self._parts.values():
+        for part in [*self._parts.values()]:  # others may be added
+            self._skip_sent(part)
+            part.send(closed=True)
+        for part in [*self._parts.values()]:
             part.settle()
         self._check_cancelled()
+
+    def _send_rest(self) -> None:
+        """After an error, send what was read. A further error is logged, as it is not the first."""
+        for part in self._parts.values():
+            if part.has_failed:
+                continue
+            try:
+                self._skip_sent(part)
+                part.send_rest()
+            except Exception as error:  # noqa: BLE001  # as above
+                logger.warning(
+                    "Fan-out %s: not all tasks that were read have joined their lines: %r",
+                    *(self._name, error),
+                )
+
+    def _skip_sent(self, part: PartPublisher) -> None:
+        """Leave tasks out that were sent to another shard, in which their limit was before."""
+        entries, sent = part.batch.entries, set[str]()
+        if entries and entries[0].destination.shard in self._undivided:
+            task_ids = [entry.task_id for entry in entries]
+            for shard in self._earlier - {entries[0].destination.shard}:
+                sent |= self._parts[shard].find_sent(task_ids)
+        part.skip(sent)
 
     def _check_cancelled(self) -> bool:
         self.cancelled = any(part.cancelled for part in self._parts.values())
         return self.cancelled
-
-    def _handle(self) -> FanOut:
-        return FanOut(self._throttle, self._name, tuple(self._parts))
 
     def _open(self, shard: str) -> PartPublisher:
         """Open the part in a shard.
@@ -275,9 +304,17 @@ class Publisher:
             retry_outage(pause, f"Fan-out {self._name}")
 
     def _adopt(self, found: FanOutParts) -> None:
-        """Open the parts that were found, and those that are recorded and cannot be reached."""
+        """Open the parts that were found, and those that are recorded and cannot be reached.
+
+        Raises:
+            StoreUnavailableError: this process does not have the shard of one.
+            FanOutError: see :meth:`_open`.
+        """
         self._check(found)
         new = found.shards - {*self._parts}
+        self._earlier |= new & self._undivided
+        for shard in new - self._shards.keys():
+            raise found.unreachable[shard]
         for shard in new:
             self._parts[shard] = self._new_part(shard)
         for shard in new:
@@ -289,7 +326,7 @@ class Publisher:
             self._options,
             waiting_elsewhere=self._waiting_elsewhere,
             on_hold=self._on_hold,
-            noted=self._noted,
+            noted=_note_entry,
         )
 
     def _check(self, found: FanOutParts) -> None:
@@ -313,6 +350,8 @@ class Publisher:
         if len(self._parts) > 1:
             found = FanOutParts(self._throttle, self._name, self._parts).found
             for shard, part in found.items():
+                if shard not in self._parts:  # another process has opened it
+                    self._parts[shard] = self._new_part(shard)
                 self._parts[shard].waiting = part.progress.waiting
 
     def _touch(self) -> None:
@@ -329,9 +368,10 @@ class Publisher:
             _add_note(error, position, shown(signature))
             raise
 
-    def _noted(self, error: ThrottleError, entry: LineEntry) -> ThrottleError:
-        _add_note(error, self.processed, f"task_id {shown(entry.task_id)}")
-        return error
+
+def _note_entry(error: ThrottleError, entry: LineEntry) -> ThrottleError:
+    _add_note(error, entry.position, f"task_id {shown(entry.task_id)}")
+    return error
 
 
 def _add_note(error: Exception, position: int, signature: str) -> None:

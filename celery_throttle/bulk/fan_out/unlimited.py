@@ -22,8 +22,8 @@ _OUTCOMES = {states.FAILURE: "failed", states.REVOKED: "revoked"}
 class UnlimitedFanOut(FanOut):
     """A fan-out without lines. Only the object that ``fan_out`` returned knows its tasks.
 
-    Its progress is read from their results. Without a result backend that this process can read,
-    tasks count as done once they are sent. As no task waits, a pause and :meth:`cancel` have no
+    Its progress is read from their results. Tasks that ignore their results, and all without a
+    result backend that this process can read, count as done once they are sent. As no task waits, a pause and :meth:`cancel` have no
     effect.
     """
 
@@ -37,7 +37,7 @@ class UnlimitedFanOut(FanOut):
         """Return its progress."""
         has_results, pending = self._has_results(), []
         for result in self._pending:
-            state = result.state if has_results else states.SUCCESS
+            state = result.state if has_results and not result.ignored else states.SUCCESS
             if state in states.READY_STATES:
                 self._ended.append((result, _OUTCOMES.get(state, "done")))
             else:

@@ -718,3 +718,18 @@ def test_a_script_says_what_it_waits_for(tmp_path: Path) -> None:
     assert "Fan-out n waits for the server of its limits, for 60 s at most: " in text
     assert f"the server at redis://127.0.0.1:{port}/0 cannot be reached" in text
     assert "secret" not in text
+
+
+def test_disabled_limits_take_the_same_signatures(make_app: MakeApp) -> None:
+    """Also dicts, as they come from JSON."""
+    app = make_app(throttle_enabled=False)
+    job = app.throttle.fan_out([{"task": "free"}, app.tasks["one"].s(1)])
+    assert job.progress().sent == 2
+    with pytest.raises(FanOutError, match="42 is no signature"):
+        app.throttle.fan_out([42])
+
+
+def test_disabled_limits_do_not_wait_for_ignored_results(make_app: MakeApp) -> None:
+    app = make_app(throttle_enabled=False)
+    job = app.throttle.fan_out([app.tasks["one"].s(1).set(ignore_result=True)])
+    assert job.wait(timeout=1).done == 1

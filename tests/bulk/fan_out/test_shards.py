@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import signal
@@ -20,6 +21,8 @@ import redis
 from celery import Celery
 
 from celery_throttle import (
+    ConfigurationError,
+    CostError,
     FanOutError,
     StoreUnavailableError,
     Throttle,
@@ -27,6 +30,9 @@ from celery_throttle import (
 )
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
+from celery_throttle.bulk.fan_out.publisher import Publisher
+from celery_throttle.limiter.parts import on
+from celery_throttle.operations.shards import ShardIdentity, begin_move
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
 from tests.programs import ROOT
@@ -416,3 +422,94 @@ def test_a_fan_out_over_the_nodes_of_a_cluster(redis_url: str, cluster: Cluster)
     for part in throttle.app_parts:
         part.store.close()
     app.close()
+
+
+def test_another_process_adds_a_part_while_this_one_waits_for_room(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts what waits there, and goes on when there is room."""
+    one, other = sharded.throttle, sharded.reload().throttle
+    tasks = [*signatures(sharded, "api", count=3), *signatures(sharded, "tenant", "ada", count=3)]
+    seen = threading.Event()
+    on_hold = Publisher._on_hold
+
+    def look(publisher: Publisher) -> None:
+        on_hold(publisher)
+        if "erp" in publisher._parts:
+            seen.set()
+
+    monkeypatch.setattr(Publisher, "_on_hold", look)
+    thread = threading.Thread(target=partial(one.fan_out, tasks, "nightly", max_waiting=2))
+    thread.start()
+
+    def waiting() -> int:
+        try:
+            return int(other.fan_out_named("nightly").progress().waiting)
+        except UnknownFanOutError:
+            return 0
+
+    wait_until(lambda: waiting() == 2, "as many as may wait")
+    other.fan_out(signatures(sharded, "erp", count=1), "nightly")
+    assert seen.wait(SECONDS)
+    sharded.start_worker()
+    thread.join(SECONDS)
+    handle = other.fan_out_named("nightly")
+    assert counts(handle.wait(timeout=SECONDS)) == (7, 0, 7)
+
+
+def test_a_part_in_a_shard_that_this_process_lacks(sharded: ShardedApp) -> None:
+    sharded.throttle.fan_out(mixed(sharded), "nightly")
+    sharded.env["SHARDS"] = json.dumps({"tenants": {"limits": ["tenant"], "by_key": 4}})
+    sharded.reload()
+    with pytest.raises(StoreUnavailableError, match="'erp' is not in throttle_shards"):
+        sharded.throttle.fan_out(signatures(sharded, "api"), "nightly")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_an_error_of_a_server_names_the_position_among_the_tasks_of_all_shards(
+    sharded: ShardedApp,
+) -> None:
+    sharded.task("erp").throttle_cost = "{number}"
+    tasks = [sharded.task("api").s(number) for number in range(6)]
+    tasks.insert(4, sharded.task("erp").s(2000))  # above the burst
+    with pytest.raises(CostError) as caught:
+        sharded.throttle.fan_out(tasks, "nightly")
+    (note,) = getattr(caught.value, "__notes__", [])
+    assert note.startswith("of signature 4 of a fan-out: task_id")
+
+
+def test_tasks_are_not_sent_again_after_their_limit_has_moved(sharded: ShardedApp) -> None:
+    """The part in the shard that the limit has left knows them."""
+    tasks = signatures(sharded, "api")
+    sharded.throttle.fan_out(tasks[:40], "nightly")
+    sharded.throttle.drain_all()
+    sharded.throttle.move_to_shard("api", "erp")
+    handle = sharded.reload().throttle.fan_out(tasks, "nightly")
+    assert counts(handle.progress()) == (TASKS, TASKS - 40, 0)
+    assert sharded.at_broker() == 40
+    handle = sharded.throttle.fan_out(tasks, "nightly")
+    assert counts(handle.progress()) == (TASKS, TASKS - 40, 0)
+
+
+def test_a_limit_does_not_move_while_tasks_of_a_fan_out_wait_for_it(sharded: ShardedApp) -> None:
+    """They would leave it, and its pause."""
+    throttle = sharded.throttle
+    throttle.fan_out(signatures(sharded, "api"), "nightly")
+    with pytest.raises(ConfigurationError, match="60 tasks of a fan-out wait for limit 'api'"):
+        throttle.move_to_shard("api", "erp")
+    assert throttle["api"].try_acquire()
+    throttle["api"].drain()
+    throttle.move_to_shard("api", "erp")
+
+
+def test_a_move_that_has_begun_goes_on_though_tasks_of_a_fan_out_wait(sharded: ShardedApp) -> None:
+    """They were sent after its first step."""
+    throttle = sharded.throttle
+    handle = throttle.fan_out(signatures(sharded, "api"), "nightly")
+    home = throttle.parts.home
+    identity = ShardIdentity("erp", server=sharded.erp.url)
+    throttle.run_plan(on(home, begin_move(home.keys, "api", identity)))
+    throttle.move_to_shard("api", "erp")
+    sharded.start_worker()
+    assert counts(handle.wait(timeout=SECONDS)) == (TASKS, 0, TASKS)
+    assert sorted(sharded.runs("api")) == list(range(TASKS))
