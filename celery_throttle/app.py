@@ -237,7 +237,7 @@ class Throttle(AppLimits):
         """Return how many tasks :meth:`drain_all`, or the like, would remove now.
 
         Raises:
-            StoreUnavailableError: The server cannot be reached.
+            StoreUnavailableError: The server cannot be reached; of several shards, none can.
         """
         return count_waiting(self, None)
 
@@ -311,8 +311,9 @@ class Throttle(AppLimits):
             The number of messages and tasks that were discarded.
 
         Raises:
-            StoreUnavailableError: The limits server cannot be reached. What was discarded before
-                stays discarded. The errors of the broker's client are raised unchanged.
+            StoreUnavailableError: The limits server cannot be reached. What was discarded before,
+                also in other shards, stays discarded. The errors of the broker's client are raised
+                unchanged.
         """
         names = self.app.amqp.queues if queues is None else queues
         return remove.purge(self, dict.fromkeys(names))

@@ -125,6 +125,8 @@ def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
         text += f"; {count(found.claimed, 'claimed task')} of workers will be left alone"
     if found.elsewhere:
         text += f"; {count(found.elsewhere, 'task')} of other brokers will be left alone"
+    for shard in found.lost_shards:
+        text += f"; shard {shard} cannot be reached, its tasks are not counted"
     return f"{text}."
 
 

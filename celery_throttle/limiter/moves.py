@@ -9,7 +9,7 @@ what the limit was, in the shard that it leaves. So the same call goes on after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -189,7 +189,7 @@ class LimitMove:
                 f"shard {self.target!r}: first give all processes the same throttle_shards"
             )
 
-    def _check_together(self, sources: dict[str, str], new: Set[str]) -> Plan[None]:
+    def _check_together(self, sources: dict[str, str], new: set[str]) -> Plan[None]:
         """Raise ConfigurationError if tasks need a limit that moves with one that stays.
 
         A fan-out stays, with its pause. But a move that has begun, of limits that are not ``new``,

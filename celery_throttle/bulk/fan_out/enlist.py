@@ -7,7 +7,7 @@ its line, or has been, does not join it once more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
@@ -142,7 +142,7 @@ class EnlistBatch:
             part.add(entry)
         return part
 
-    def without(self, task_ids: Set[str]) -> EnlistBatch:
+    def without(self, task_ids: set[str]) -> EnlistBatch:
         """Return a batch of all entries but those of some tasks."""
         rest = EnlistBatch(*self._options, closed=self.closed)
         for entry in self.entries:

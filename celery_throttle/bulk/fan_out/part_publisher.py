@@ -7,8 +7,7 @@ sent again as it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
@@ -23,7 +22,7 @@ from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.pending import PendingCalls
-from celery_throttle.store.script import Call, script
+from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 
 T = TypeVar("T")
@@ -79,12 +78,14 @@ class PartPublisher:
     def find_sent(self, task_ids: Sequence[str]) -> set[str]:
         """Return the tasks that were sent to this part."""
         names = [self.limits.keys.fan_out_tasks(self._name, task_id) for task_id in task_ids]
-        args = chain.from_iterable(("HEXISTS", 1, task_id) for task_id in task_ids)
-        call = Call(script("read"), names, ["", *args])
+        args: list[Argument] = [""]
+        for task_id in task_ids:
+            args += ("HEXISTS", 1, task_id)
+        call = Call(script("read"), names, args)
         _, *found = self._retry(lambda: self.limits.store.run(call))
         return {task_id for task_id, is_sent in zip(task_ids, found, strict=True) if is_sent}
 
-    def skip(self, task_ids: Set[str]) -> None:
+    def skip(self, task_ids: set[str]) -> None:
         """Leave tasks out that were added: they were sent to another part."""
         if task_ids:
             self.batch = self.batch.without(task_ids)

@@ -23,8 +23,8 @@ class UnlimitedFanOut(FanOut):
     """A fan-out without lines. Only the object that ``fan_out`` returned knows its tasks.
 
     Its progress is read from their results. Tasks that ignore their results, and all without a
-    result backend that this process can read, count as done once they are sent. As no task waits, a pause and :meth:`cancel` have no
-    effect.
+    result backend that this process can read, count as done once they are sent. As no task waits, a
+    pause and :meth:`cancel` have no effect.
     """
 
     def __init__(self, throttle: AppLimits, name: str, results: Sequence[Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from celery_throttle.errors import StoreUnavailableError
+from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.lines import (
     WithdrawPlans,
@@ -15,6 +17,7 @@ from celery_throttle.operations.lines import (
     waiting_queues,
 )
 from celery_throttle.operations.plan import Plan
+from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 
 
@@ -28,12 +31,15 @@ class WaitingCount:
             again if their worker dies and its lease expires.
         elsewhere: Tasks in lines of another broker's queues. A removal does not take them.
         queues: The number of waiting tasks of each queue, by its name.
+        lost_shards: The names of the shards whose server cannot be reached: their tasks are not
+            counted. Empty without shards.
     """
 
     waiting: int
     claimed: int
     elsewhere: int
     queues: Mapping[str, int]
+    lost_shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +99,53 @@ class FoundTasks(NamedTuple):
 
 
 def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
-    """Return how many tasks need a limit, or a key of it; None: all that wait."""
+    """Return how many tasks need a limit, or a key of it; None: all that wait.
+
+    Raises:
+        UnknownLimitError: see :func:`find_tasks`.
+        StoreUnavailableError: none of the shards can be reached.
+    """
     if not throttle.settings.has_server:
         return WaitingCount(0, 0, 0, {})
     waiting, claimed, elsewhere, queues = 0, 0, 0, Counter[str]()
-    for part in throttle.parts_with(ref):
+    parts = throttle.parts_with(ref)
+    lost = find_unreachable(parts)
+    if len(lost) == len(parts):
+        lost = []  # the first one raises its error
+    for part in parts:
+        if part in lost:
+            continue
         plans = WithdrawPlans(part.keys, ref)
         found = part.run_plan(find_tasks(part, plans))
         waiting += found.total
         claimed += part.run_plan(plans.count_claims())
         elsewhere += found.elsewhere
         queues.update({queue.name: queue.total for queue in found.queues})
-    return WaitingCount(waiting, claimed, elsewhere, dict(queues))
+    lost_shards = tuple(part.observer.shard for part in lost)
+    return WaitingCount(waiting, claimed, elsewhere, dict(queues), lost_shards)
+
+
+def reachable_first(parts: Sequence[AppLimits]) -> list[AppLimits]:
+    """Return parts, last those that cannot be reached: tasks in others do not wait for them."""
+    lost = find_unreachable(parts)
+    return [*(part for part in parts if part not in lost), *lost]
+
+
+def find_unreachable(parts: Sequence[AppLimits]) -> list[AppLimits]:
+    """Return those of several parts that cannot be reached."""
+    if len(parts) <= 1:
+        return []
+    reachable = at_once(_is_reachable, parts)
+    return [part for part, is_reachable in zip(parts, reachable, strict=True) if not is_reachable]
+
+
+def _is_reachable(part: AppLimits) -> bool:
+    call = Call(script("read"), [part.keys.limits], ["", "EXISTS", 0])
+    try:
+        part.store.run(call)
+    except StoreUnavailableError:
+        return False
+    return True
 
 
 def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:

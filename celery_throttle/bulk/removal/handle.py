@@ -27,7 +27,7 @@ class ThrottleHandle(LimitHandle):
 
         Raises:
             UnknownLimitError: No task waits for the limit, and it is not defined.
-            StoreUnavailableError: The server cannot be reached.
+            StoreUnavailableError: The server cannot be reached; of several shards, none can.
         """
         return count_waiting(self.limiter, self.ref)
 
@@ -62,8 +62,9 @@ class ThrottleHandle(LimitHandle):
             UnknownLimitError: No task waits for the limit, and it is not defined.
             QueueNotFoundError: RabbitMQ no longer has the queue.
             PublishRejectedError: The queue in RabbitMQ takes no more messages.
-            StoreUnavailableError: The limits server could not be reached for a minute. The
-                errors of the broker's client are raised unchanged.
+            StoreUnavailableError: The limits server could not be reached for a minute. The tasks
+                of other shards have been sent. The errors of the broker's client are raised
+                unchanged.
         """
         author = Author.of(by, reason)
         return remove.send_to_broker(self.limiter, self.ref, None, author, progress)
@@ -119,7 +120,8 @@ class ThrottleHandle(LimitHandle):
 
         Raises:
             UnknownLimitError: No task waits for the limit, and it is not defined.
-            StoreUnavailableError: The limits server could not be reached for a minute. The
-                errors of the result backend are raised unchanged.
+            StoreUnavailableError: The limits server could not be reached for a minute. The tasks
+                of other shards have been discarded. The errors of the result backend are raised
+                unchanged.
         """
         return remove.drop(self.limiter, self.ref, reason, by, progress)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from celery_throttle.bulk.removal.counts import Removal, find_tasks
+from celery_throttle.bulk.removal.counts import Removal, find_tasks, reachable_first
 from celery_throttle.bulk.removal.withdrawal import Disposal, Withdrawal
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
@@ -68,7 +68,8 @@ def _remove(
 ) -> Removal:
     """Withdraw the tasks that wait now, shard by shard, and dispose of them."""
     done = Removal(0, 0, 0, 0)
-    for part in throttle.parts_with(ref) if throttle.settings.has_server else ():
+    parts = throttle.parts_with(ref) if throttle.settings.has_server else []
+    for part in reachable_first(parts):
         report = progress and partial(_report, progress, done.removed + done.failed)
         done += _remove_from_shard(part, ref, make_disposal(part), author, report)
     return done
@@ -112,13 +113,15 @@ def _remove_from_shard(
 
 def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     """Discard the messages of queues at the broker, and the tasks in the lines of these queues."""
-    purged = 0
+    purged, queues = 0, [*queues]
     app: Any = throttle.app
     with app.connection_for_write() as connection:
         for queue in queues:
             purged += _purge_messages(connection, queue)
-            for part in throttle.app_parts if throttle.settings.has_server else ():
-                purged += part.run_plan(discard(part.keys, part.qualify(queue)))
+    parts = throttle.app_parts if throttle.settings.has_server else []
+    for part in reachable_first(parts):
+        for queue in queues:
+            purged += part.run_plan(discard(part.keys, part.qualify(queue)))
     return purged
 
 
