@@ -52,9 +52,6 @@ class Revoker(Disposal):
         #: broker cannot be reached: events are not worth a failure.
         self._by_worker: defaultdict[str, list[str]] | None = defaultdict(list)
 
-    def __exit__(self, *_: object) -> None:
-        self.complete()
-
     def dispose(self, task: WithdrawnTask, queue: str) -> None:  # noqa: ARG002  # as in the base
         """Store the state of a task."""
         try:

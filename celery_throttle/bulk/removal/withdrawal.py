@@ -11,6 +11,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class Disposal:
         raise NotImplementedError
 
     def complete(self) -> None:
-        """Complete a batch, before its claims are settled."""
+        """Complete a batch, before its claims are settled. If it fails, they are requeued."""
 
 
 class Withdrawal:
@@ -111,6 +112,8 @@ class Withdrawal:
 
     def __exit__(self, *_: object) -> None:
         self._renewer.remove(self)
+        with suppress(StoreError):  # of a fan-out in another shard: its tasks are requeued
+            self._complete()
         try:
             self._store.run(self._report_call(self._done))
             self._requeue()
@@ -143,7 +146,7 @@ class Withdrawal:
                 self._report(acknowledged=identities)
             for task in tasks:
                 self._dispose(task, queue.name)
-            self._disposal.complete()
+            self._complete()
             self._report(self._done)
             self._done = []
             retry_outage(self._requeue, self._claimant.name)
@@ -166,6 +169,17 @@ class Withdrawal:
             del self._open[task.token]
             self._done.append(task.token)
             self.removed += 1
+
+    def _complete(self) -> None:
+        """Complete the batch. If that fails, its tasks are requeued."""
+        try:
+            if self._done:
+                self._disposal.complete()
+        except BaseException:
+            self._open |= dict.fromkeys(self._done, ClaimStatus.STARTED)
+            self.removed -= len(self._done)
+            self._done = []
+            raise
 
     def _withdraw_lines(self, queue: QueueTasks, parked_by: int) -> Iterator[list[WithdrawnTask]]:
         """Claim the tasks in lines of a queue, in order, and yield them in batches."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from celery_throttle import StoreUnavailableError
 from celery_throttle.bulk import retry
 from tests.bulk.conftest import ShardedApp
 from tests.cli.conftest import Shell
+from tests.servers.server import wait_until
 
 pytestmark = pytest.mark.workers
 
@@ -57,3 +60,27 @@ def test_the_command_asks_with_the_name_of_the_lost_shard(
     monkeypatch.setattr("celery_throttle.cli.shared.console._can_ask", lambda: True)
     text = Shell(waiting.app, "celery").run("drain", "--all", typed="n\n", code=1)
     assert "10 tasks wait: 10 in queue celery; shard erp cannot be reached, its tasks are" in text
+
+
+def test_a_fan_out_in_a_lost_shard_counts_its_tasks_once_they_are_dropped_again(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were drained, and wait for a limit in another shard. Until then, they wait again."""
+    erp, api = sharded.task("erp"), sharded.task("api")
+    job = sharded.throttle.fan_out([erp.s(n).set(task_id=f"{n}") for n in range(2)], "nightly")
+    sharded.throttle["erp"].drain()
+    sharded.throttle.purge()
+    sharded.throttle.fan_out([api.s(0)], "first")
+    headers = {"throttle_fan_out": "nightly", "throttle_fan_out_shard": "erp"}
+    for number in range(2):
+        api.apply_async((number,), task_id=f"{number}", headers=headers)
+    monkeypatch.setattr(retry, "RETRY_TIMEOUT_SECONDS", 0.0)
+    sharded.erp.signal(signal.SIGSTOP)
+    with pytest.raises(StoreUnavailableError):
+        sharded.throttle["api"].drop()
+    assert sharded.throttle["api"].count_waiting().waiting == 3
+    sharded.erp.signal(signal.SIGCONT)
+    wait_until(lambda: not sharded.throttle.status().lost_shards, "the server")
+    assert sharded.throttle["api"].drop().removed == 3
+    progress = job.progress()
+    assert (progress.revoked, progress.complete) == (2, True)
