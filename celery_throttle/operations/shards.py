@@ -202,6 +202,14 @@ def read_location(home: Keys, name: str) -> Plan[str]:
     return HOME if location == "@" else str(location)
 
 
+def check_identity(home: Keys, own: ShardIdentity) -> Plan[None]:
+    """Raise ConfigurationError if other processes have another shard with the same name."""
+    args: list[Argument] = ["", "HGET", 1, f"@{own.name}"]
+    _, stored = yield HomeCall(Call(script("read"), [home.shards], args))
+    if stored is not None:
+        _check_identity(own, stored.decode())
+
+
 def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
     """Begin to move a limit to a shard, or go on with that. In the home shard.
 
