@@ -138,15 +138,17 @@ def preview_pause(observer: Observer, ref: LimitRef | None, seconds: float | Non
     """
     refs = yield from _refs(observer, ref)
     us = ENDLESS_US if seconds is None else to_us(seconds)
-    return (
-        yield from _preview(observer, refs, lambda _, old: old._replace(paused=max(old.paused, us)))
-    )
+
+    def pause(_: LimitRef, old: Availability) -> Availability:
+        return old._replace(paused=max(old.paused, us))
+
+    return (yield from _preview(observer, refs, pause))
 
 
 def preview_resume(observer: Observer, ref: LimitRef | None) -> Plan[Preview]:
     """Return the preview of the end of a pause of a limit, or of all limits."""
     refs = yield from _refs(observer, ref)
-    return (yield from _preview(observer, refs, lambda _, old: old._replace(paused=0)))
+    return (yield from _preview(observer, refs, lambda _, old: old, lifts=True))
 
 
 def _refs(observer: Observer, ref: LimitRef | None) -> Plan[list[LimitRef]]:
@@ -160,10 +162,9 @@ def preview_reset(observer: Observer, ref: LimitRef) -> Plan[Preview]:
     """Return the preview of a reset."""
 
     def reset(one: LimitRef, old: Availability) -> Availability:
-        unused = [unused_state(limit) for limit in old.limits] if one == ref else old.states
-        return Availability(old.limits, 0, unused)
+        return old._replace(states=[*map(unused_state, old.limits)]) if one == ref else old
 
-    return (yield from _preview(observer, [ref], reset))
+    return (yield from _preview(observer, [ref], reset, lifts=True))
 
 
 def preview_definition(observer: Observer, ref: LimitRef, limits: Sequence[Limit]) -> Plan[Preview]:
@@ -177,10 +178,13 @@ def preview_definition(observer: Observer, ref: LimitRef, limits: Sequence[Limit
     return (yield from _preview(observer, [ref], define))
 
 
-def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> Plan[Preview]:
+def _preview(
+    observer: Observer, refs: Sequence[LimitRef], change: _Change, *, lifts: bool = False
+) -> Plan[Preview]:
     """Forecast the start of the last task that waits for limits, as they are and changed.
 
-    A change of a limit changes all its keys.
+    A change of a limit changes all its keys. ``lifts``: it also lifts the pauses of these limits
+    and keys, but no others.
     """
     found = yield from read_all_lines(observer, MAX_LINES)
     for ref in () if found.are_all else refs:
@@ -193,10 +197,12 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
 
     competing = competing_lines(found.lines.values(), needs_any)
     states = yield from read_states(observer, {ref for line in competing for ref in line.costs})
-    changed = {
-        ref: change(ref, old) if {ref, LimitRef(ref.name, None)} & {*refs} else old
-        for ref, old in states.items()
-    }
+    affected = [ref for ref in states if {ref, LimitRef(ref.name, None)} & {*refs}]
+    changed = {**states, **{ref: change(ref, states[ref]) for ref in affected}}
+    if lifts:
+        paused = [ref for ref in affected if states[ref].paused]
+        kept = yield from _read_other_pauses(observer, paused, refs)
+        changed |= {ref: changed[ref]._replace(paused=us) for ref, us in kept.items()}
     before, after = (
         solve(
             competing,
@@ -212,6 +218,23 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
         stored = yield from read_stored(observer, refs)
         waiting = max(waiting, sum(status.waiting for status in stored))
     return Preview(waiting, before, after)
+
+
+def _read_other_pauses(
+    observer: Observer, refs: Sequence[LimitRef], lifted: Sequence[LimitRef]
+) -> Plan[dict[LimitRef, int]]:
+    """Return for how long (us) limits and keys stay paused once the pauses of some are lifted.
+
+    The pause of a limit is also one of its keys, and independent of their own.
+    """
+    statuses = yield from read_stored(observer, refs)
+    kept: dict[LimitRef, int] = dict.fromkeys(refs, 0)
+    for ref, status in zip(refs, statuses, strict=True):
+        for pause in status.pauses:
+            if LimitRef(pause.limit, pause.key) not in lifted:
+                us = ENDLESS_US if pause.until is None else to_us(pause.seconds)
+                kept[ref] = max(kept[ref], us)
+    return kept
 
 
 def _converted(old: Availability, limits: Sequence[Limit]) -> Availability:
