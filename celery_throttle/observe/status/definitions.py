@@ -9,7 +9,7 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import ENDLESS_US, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Rate
+from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.forecasts.reader import read_all_lines, read_some_lines
 from celery_throttle.observe.forecasts.solver import (
     WaitingLine,
@@ -19,7 +19,7 @@ from celery_throttle.observe.forecasts.solver import (
 )
 from celery_throttle.observe.forecasts.states import (
     Availability,
-    ClauseState,
+    filled_state,
     read_states,
     unused_state,
 )
@@ -34,8 +34,8 @@ from celery_throttle.store import definitions
 #: Keys, or definitions, that one call reads.
 _PAGE_SIZE = 1000
 
-#: Returns the state of a limit, or of one key of it, after a change.
-_Change = Callable[[LimitRef, Availability], Availability]
+#: Returns the state of a limit, or of one key of it, after a change at a time in microseconds.
+_Change = Callable[[LimitRef, Availability, int], Availability]
 
 
 class Definitions(NamedTuple):
@@ -139,7 +139,7 @@ def preview_pause(observer: Observer, ref: LimitRef | None, seconds: float | Non
     refs = yield from _refs(observer, ref)
     us = ENDLESS_US if seconds is None else to_us(seconds)
 
-    def pause(_: LimitRef, old: Availability) -> Availability:
+    def pause(_: LimitRef, old: Availability, __: int) -> Availability:
         return old._replace(paused=max(old.paused, us))
 
     return (yield from _preview(observer, refs, pause))
@@ -148,7 +148,7 @@ def preview_pause(observer: Observer, ref: LimitRef | None, seconds: float | Non
 def preview_resume(observer: Observer, ref: LimitRef | None) -> Plan[Preview]:
     """Return the preview of the end of a pause of a limit, or of all limits."""
     refs = yield from _refs(observer, ref)
-    return (yield from _preview(observer, refs, lambda _, old: old, lifts=True))
+    return (yield from _preview(observer, refs, lambda _, old, __: old, lifts=True))
 
 
 def _refs(observer: Observer, ref: LimitRef | None) -> Plan[list[LimitRef]]:
@@ -161,7 +161,7 @@ def _refs(observer: Observer, ref: LimitRef | None) -> Plan[list[LimitRef]]:
 def preview_reset(observer: Observer, ref: LimitRef) -> Plan[Preview]:
     """Return the preview of a reset."""
 
-    def reset(one: LimitRef, old: Availability) -> Availability:
+    def reset(one: LimitRef, old: Availability, _: int) -> Availability:
         return old._replace(states=[*map(unused_state, old.limits)]) if one == ref else old
 
     return (yield from _preview(observer, [ref], reset, lifts=True))
@@ -172,8 +172,8 @@ def preview_definition(observer: Observer, ref: LimitRef, limits: Sequence[Limit
     refs = yield from _own_refs(observer, ref.name)
     defined = yield from _own_definitions(observer, refs)
 
-    def define(one: LimitRef, old: Availability) -> Availability:
-        return old if one in defined and one != ref else _converted(old, limits)
+    def define(one: LimitRef, old: Availability, now: int) -> Availability:
+        return old if one in defined and one != ref else _converted(old, limits, now)
 
     return (yield from _preview(observer, [ref], define))
 
@@ -198,7 +198,7 @@ def _preview(
     competing = competing_lines(found.lines.values(), needs_any)
     states = yield from read_states(observer, {ref for line in competing for ref in line.costs})
     affected = [ref for ref in states if {ref, LimitRef(ref.name, None)} & {*refs}]
-    changed = {**states, **{ref: change(ref, states[ref]) for ref in affected}}
+    changed = {**states, **{ref: change(ref, states[ref], found.now) for ref in affected}}
     if lifts:
         paused = [ref for ref in affected if states[ref].paused]
         kept = yield from _read_other_pauses(observer, paused, refs)
@@ -237,20 +237,21 @@ def _read_other_pauses(
     return kept
 
 
-def _converted(old: Availability, limits: Sequence[Limit]) -> Availability:
-    """Return the state under other limits: units in use stay in use, and drain at the new rate."""
-    strictest = max(zip(old.limits, old.states, strict=True), key=lambda pair: pair[1].full)
-    return Availability(limits, old.paused, [_convert(*strictest, limit) for limit in limits])
+def _converted(old: Availability, limits: Sequence[Limit], now: int) -> Availability:
+    """Return the state under other limits: units in use stay in use, and drain at the new rate.
 
-
-def _convert(old: Limit, state: ClauseState, new: Limit) -> ClauseState:
-    if not isinstance(old.rate, Rate) or not isinstance(new.rate, Rate):
-        return unused_state(new)
-    slower = (new.rate.period_us * old.rate.count) / (new.rate.count * old.rate.period_us)
-    left = new.burst * MILLION - (old.burst * MILLION - state.amount)
-    return ClauseState(
-        amount=max(0, left),
-        full=round(state.full * slower),
-        wait=round(state.wait * slower) if left < MILLION else 0,
-        share=MILLION,
-    )
+    Each clause adopts the units of the clause with the same index, or the most of any.
+    """
+    in_use = [
+        limit.burst * MILLION - state.amount
+        for limit, state in zip(old.limits, old.states, strict=True)
+        if not has_slots(limit)
+    ]
+    amounts = iter(in_use)
+    states = [
+        unused_state(limit)
+        if has_slots(limit)
+        else filled_state(limit, next(amounts, max(in_use, default=0)), now)
+        for limit in limits
+    ]
+    return Availability(limits, old.paused, states)
