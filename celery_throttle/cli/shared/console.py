@@ -24,8 +24,8 @@ _GAP = "  "
 #: The least width to which a column of text is cut.
 _MIN_TEXT_WIDTH = 8
 
-# The other screen of the terminal, without a cursor; and back.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+# The other screen of the terminal, without a cursor, where long lines are cut; and back.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 # To the first column of the first line; deletes the rest of a line, or of the screen.
 _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
