@@ -189,6 +189,14 @@ def test_history_before_an_id_without_a_number_and_before_none(shell: Shell) -> 
     assert "'x' is not the ID of a change" in shell.run("history", "--before", "x", code=2)
 
 
+def test_a_reason_that_cannot_be_encoded_is_escaped(shell: Shell) -> None:
+    reason = b"odd \xff\xe2\x82\xac".decode("utf-8", "surrogateescape")
+    shell.run("pause", "day", "--reason", reason)
+    assert shell.json("history")["changes"][0]["author"]["reason"] == reason
+    assert shell.run("history", "--json").isascii()
+    assert r"odd \udcff€" in shell.run("history")
+
+
 def test_history_of_a_key_says_how_much_earlier_a_pause_has_ended(shell: Shell) -> None:
     shell.run("pause", "mail:t1", "--for", "1h30m")
     shell.run("resume", "mail:t1")

@@ -98,8 +98,8 @@ def echo_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
+    """Print a value as JSON, in ASCII: it is valid whatever the encoding of standard output."""
+    click.echo(json.dumps(to_json(value), indent=2))
 
 
 def echo_result(value: Any, text: str, *, as_json: bool) -> None:
