@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
+from celery_throttle.algorithms.definition import STATE_CLASSES
+from celery_throttle.algorithms.meters import LeakyQueue
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, is_endless
@@ -86,6 +88,15 @@ class Availability(NamedTuple):
 def unused_state(limit: Limit) -> ClauseState:
     """Return the state of a clause of which nothing is in use."""
     return ClauseState(amount=limit.burst * MILLION, full=0, wait=0, share=MILLION)
+
+
+def filled_state(limit: Limit, in_use: int, now: int) -> ClauseState:
+    """Return the state of a clause with a rate that adopts an amount in use, in millionths."""
+    state = STATE_CLASSES[limit.algorithm].empty(limit, now)
+    state = state.fill(limit, min(in_use, limit.burst * MILLION), now)
+    # As read_states.lua: at a leaky queue, a task in a line waits until the queue is empty.
+    waits = state.delay(now) if isinstance(state, LeakyQueue) else state.wait(limit, MILLION, now)
+    return ClauseState(*state.remaining_and_reset(limit, now), waits, MILLION)
 
 
 def read_states(observer: Observer, refs: Iterable[LimitRef]) -> Plan[dict[LimitRef, Availability]]:
