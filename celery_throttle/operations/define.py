@@ -108,11 +108,14 @@ def read_definitions(context: ReadContext, fields: Iterable[str]) -> Plan[Sequen
 def call_registered(context: PlanContext, call: Call, refs: Sequence[LimitRef]) -> Plan[Any]:
     """Run a call. If the server does not know one of its limits, register it and repeat.
 
-    The reply of such a call is the status, the index of the limit, and the server's time.
+    The reply of such a call is the status, the index of the limit, and the server's time; or a list
+    of replies, if the call is about several tasks.
     """
     reply = yield call
-    if reply[0] in _UNKNOWN:
-        yield from register_missing(context, refs, int(reply[2]))
+    replies = reply if isinstance(reply[0], list) else (reply,)
+    unknown = next((one for one in replies if one[0] in _UNKNOWN), None)
+    if unknown is not None:
+        yield from register_missing(context, refs, int(unknown[2]))
         reply = yield call
     return reply
 

@@ -11,7 +11,7 @@ from typing import Any
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.define import register_missing
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, pack_doubles, script
@@ -162,12 +162,9 @@ def park(
     """
     times = {"remember": remember, "lease": lease, "horizon": horizon}
     call = park_call(context.keys, lines, acknowledged=acknowledged, **times)
-    replies = yield call
-    unknown = next((reply for reply in replies if reply[0] == b"unknown"), None)
-    if unknown is not None and len(lines) == 1:
-        yield from register_missing(context, lines[0].refs, int(unknown[2]))
-        replies = yield call
-    return replies  # type: ignore[no-any-return]  # a reply has no type
+    if len(lines) == 1:
+        return (yield from call_registered(context, call, lines[0].refs))  # type: ignore[no-any-return]  # a reply has no type
+    return (yield call)  # type: ignore[no-any-return]  # as above
 
 
 def claim_call(

@@ -132,6 +132,7 @@ class Shard:
         consumer, timers, pool = connection.consumer, connection.timers, connection.pool
         self._delayed = DelayedTasks(
             timers,
+            calls,
             connection.republisher,
             connection.prefetch,
             connection.readmit,
@@ -330,7 +331,7 @@ class Shard:
         """The server is back: let delayed tasks join their lines, and poll."""
         self._lookups.forget()
         if self._connection is not None and self._connection.scheduler.is_running:
-            self._delayed.readmit_all()
+            self._delayed.end_all()
             self._poller.poll_in(0)
 
 

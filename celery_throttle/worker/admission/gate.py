@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -53,7 +52,7 @@ from celery_throttle.worker.hooks.announcements import (
     end_surplus,
 )
 from celery_throttle.worker.hooks.pool import WorkerPool
-from celery_throttle.worker.hooks.timers import Alarm, Timers
+from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
@@ -130,10 +129,6 @@ class Gate:
             self.refresh_rules,
             is_here=lambda request: gate_of(request) is self,
         )
-        #: Requests that wait, delayed, for the end of a late call.
-        self._kept: deque[Any] = deque()
-        # Never at once: without an event loop the call may end before the request is delayed.
-        self._kept_alarm = Alarm(self.timers, lambda: self.calls.run_or_queue(self._readmit_kept))
         self.calls.on_late = self._keep_deferred
         self._stopped = False
 
@@ -227,20 +222,12 @@ class Gate:
     def _keep(self, request: Any) -> Status:
         """Let a request wait for the end of a late call, then bring it to the gate once more."""
         status = self.delayed.keep(request)
-        self._kept.append(request)
-        self._kept_alarm.set(0.0)
+        self.delayed.end_soon([request])
         return status
 
     def _keep_deferred(self) -> None:
         for request in self._deferred.take_unacknowledged():
             self._keep(request)
-
-    def _readmit_kept(self) -> None:
-        """Bring the first requests that were kept to the gate, and the others soon."""
-        for _ in range(min(len(self._kept), tuning.DELAYED_ROUND_SIZE)):
-            self.delayed.end(self._kept.popleft())
-        if self._kept:
-            self._kept_alarm.set(tuning.DELAYED_ROUND_SECONDS)
 
     # Several requests in one round trip.
 

@@ -25,26 +25,21 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_throttle.errors import StoreError, ThrottleError
+from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import GateRequest, Taken, gate_call
-from celery_throttle.operations.define import register_missing
-from celery_throttle.operations.plan import Blocking
+from celery_throttle.operations.define import call_registered
 from celery_throttle.operations.replies import ReplyStatus, check_reply
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
+from celery_throttle.worker.admission.batching import run_together
 from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import NotComputedError, requirement_of
 from celery_throttle.worker.demand import Demand
-from celery_throttle.worker.health.loop_calls import (
-    LateReplyError,
-    LoopCalls,
-    LoopSteps,
-    RoundTrip,
-)
+from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls, LoopSteps
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
@@ -256,17 +251,13 @@ class Quota:
     def _call(self, wants: Sequence[GateRequest]) -> LoopSteps[Reply]:
         """Take units for a task that has a process, and for the tasks after it.
 
-        Returns the replies, and their monotonic time. If the server does not know a limit, all are
-        registered first.
+        Returns the replies, and their monotonic time.
         """
-        plans, run_plan = self.throttle.plans, self.throttle.run_plan
-        step = RoundTrip(self.throttle.store, (gate_call(plans, wants, AHEAD),))
-        (replies,) = yield step
-        if not isinstance(replies, StoreError) and replies[0][0] == ReplyStatus.UNKNOWN:
-            refs = [ref for want in wants for ref in want.requirement.refs]
-            yield Blocking(partial(run_plan, register_missing(plans, refs, int(replies[0][2]))))
-            (replies,) = yield step
-        if isinstance(replies, StoreError):
+        plans = self.throttle.plans
+        refs = [ref for want in wants for ref in want.requirement.refs]
+        plan = call_registered(plans, gate_call(plans, wants, AHEAD), refs)
+        (replies,) = yield from run_together(self.throttle, [plan])
+        if isinstance(replies, Exception):
             raise replies
         return replies, time.monotonic()
 

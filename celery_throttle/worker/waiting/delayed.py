@@ -10,7 +10,7 @@ to its queue in between.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,8 +32,9 @@ from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.messages.publishing import confirming, publish
 from celery_throttle.tasks.messages.routing import Routing
 from celery_throttle.worker import tuning
+from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.hooks.announcements import send_receipt
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.hooks.timers import Alarm, Timers
 from celery_throttle.worker.task_state import Status, fail
 from celery_throttle.worker.waiting.prefetch import Prefetch
 
@@ -58,6 +59,7 @@ class DelayedTasks:
     """The delayed tasks of one connection to the broker; when it is lost, Celery drops them all."""
 
     timers: Timers
+    calls: LoopCalls
     republisher: Republisher
     prefetch: Prefetch
     #: Brings a request to the gate once more.
@@ -68,6 +70,9 @@ class DelayedTasks:
 
     def __post_init__(self) -> None:
         self._delays: dict[Any, _Delay] = {}
+        #: Requests whose delays are to end, some in each round of the worker's loop.
+        self._ending: deque[Any] = deque()
+        self._alarm = Alarm(self.timers, lambda: self.calls.run_or_queue(self._end_some))
 
     def __len__(self) -> int:
         return len(self._delays)
@@ -112,20 +117,26 @@ class DelayedTasks:
                 self.timers.cancel(delay.timer)
             self._end(request)
 
-    def readmit_all(self) -> None:
-        """Bring the requests to the gate that :meth:`end` can, the oldest first, some each round.
+    def end_soon(self, requests: Iterable[Any]) -> None:
+        """Bring requests to the gate as :meth:`end` does, some in each round, after late calls."""
+        self._ending.extend(requests)
+        # Never at once: without an event loop a call may end before the request is delayed.
+        self._alarm.set(0.0)
+
+    def end_all(self) -> None:
+        """Bring all requests to the gate as :meth:`end_soon` does, the oldest first.
 
         Those that are delayed once more wait for their new time.
         """
         with self.deciding:
-            requests = deque(self._delays)
-        self._readmit(requests)
+            requests = list(self._delays)
+        self.end_soon(requests)
 
-    def _readmit(self, requests: deque[Any]) -> None:
-        for _ in range(min(len(requests), tuning.DELAYED_ROUND_SIZE)):
-            self.end(requests.popleft())
-        if requests:
-            self.timers.call_after(tuning.DELAYED_ROUND_SECONDS, self._readmit, (requests,))
+    def _end_some(self) -> None:
+        for _ in range(min(len(self._ending), tuning.DELAYED_ROUND_SIZE)):
+            self.end(self._ending.popleft())
+        if self._ending:
+            self._alarm.set(tuning.DELAYED_ROUND_SECONDS)
 
     def forget(self) -> None:
         """The connection is lost, or the worker stops: the broker still has the messages."""

@@ -160,6 +160,10 @@ class Bench:
         task: TaskState = request.throttle_state
         return task.delay()
 
+    def delayed(self, broker: Any, readmit: Callable[[Any], None]) -> DelayedTasks:
+        gate = self.gate
+        return DelayedTasks(gate.timers, gate.calls, broker, broker, readmit, gate.deciding)
+
     def decide(self, *requests: Request) -> None:
         for request in requests:
             state.reserved_requests.add(request)
@@ -230,19 +234,15 @@ def test_what_it_gave_no_answer_for_is_asked_again(bench: Bench, error: StoreErr
 def test_a_task_that_waits_for_a_late_call_is_readmitted_after_it_was_kept(bench: Bench) -> None:
     """The call may end in another thread at any time, where there is no event loop."""
     request: Any = bench.request(waits)
-    steps: list[str] = []
-
-    def keep(_: Any) -> Status:
-        steps.append("kept")
-        return Status.DELAYED
-
+    broker: Any = SimpleNamespace(free=lambda _: None, take=lambda _: None)
     gate: Any = bench.gate
     gate.calls.is_late = True
-    gate.delayed.keep, gate.delayed.end = keep, lambda _: steps.append("ended")
-    gate.admit(request)
-    for turn in bench.turns:
-        turn()
-    assert steps == ["kept", "ended"]
+    gate.delayed = bench.delayed(broker, bench.brought.append)
+    assert gate.admit(request) is Status.DELAYED
+    assert not bench.brought
+    (turn,) = bench.turns
+    turn()
+    assert bench.brought == [request]
 
 
 def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(bench: Bench) -> None:
@@ -260,12 +260,11 @@ def test_the_end_of_an_outage_leaves_tasks_alone_that_wait_for_a_late_reply(benc
 
     nothing: Any = SimpleNamespace(unacked_seconds=1e9, free=lambda _: None, take=lambda _: None)
     gate.calls.run = run
-    gate.delayed = gate._booking.delayed = DelayedTasks(
-        nothing, nothing, nothing, readmit, gate.deciding
-    )
+    gate.delayed = gate._booking.delayed = bench.delayed(nothing, readmit)
     requests = [bench.request(waits) for _ in range(2)]
     bench.decide(*requests)
-    gate.delayed.readmit_all()
+    gate.delayed.end_all()
+    bench.turns[-1]()
     gate.delayed.end(requests[1])
     (reply,) = late
     reply()
@@ -303,11 +302,9 @@ def test_an_outage_that_ends_during_a_decision_readmits_the_task_that_is_delayed
     gate: Any = bench.gate
     nothing: Any = SimpleNamespace(unacked_seconds=1e9, can_delay=lambda _: False)
     nothing.free = nothing.take = lambda _: None
-    gate.delayed = gate._booking.delayed = DelayedTasks(
-        nothing, nothing, nothing, bench.brought.append, gate.deciding
-    )
+    gate.delayed = gate._booking.delayed = bench.delayed(nothing, bench.brought.append)
     gate.outage = gate._booking.outage = SimpleNamespace(is_on=True, wait=lambda *_, **__: None)
-    other = threading.Thread(target=gate.delayed.readmit_all)
+    other = threading.Thread(target=gate.delayed.end_all)
 
     def send(*_: Any, **__: Any) -> None:
         gate.outage.is_on = False
@@ -319,6 +316,7 @@ def test_an_outage_that_ends_during_a_decision_readmits_the_task_that_is_delayed
     request.throttle_state.receipt = {"timestamp": 0.0}
     assert gate.admit(request) is Status.DELAYED
     other.join()
+    bench.turns[-1]()
     assert bench.brought == [request]
 
 
