@@ -104,10 +104,11 @@ def read_states(observer: Observer, refs: Iterable[LimitRef]) -> Plan[dict[Limit
     found: dict[LimitRef, Availability] = {}
     rest = iter(refs)
     while batch := list(islice(rest, _MAX_REFS)):
-        limits = yield from _read_limits(observer, batch)
-        for ref, own in limits.items():
-            found[ref] = Availability(own, 0, [unused_state(limit) for limit in own])
-        yield from _add_stored_states(observer, limits, found)
+        states: dict[LimitRef, Availability] | None = None
+        while states is None:
+            limits = yield from _read_limits(observer, batch)
+            states = yield from _read_with_limits(observer, limits)
+        found |= states
     return found
 
 
@@ -131,12 +132,11 @@ def _read_limits(
     return found
 
 
-def _add_stored_states(
-    observer: Observer,
-    limits: Mapping[LimitRef, Sequence[Limit]],
-    found: dict[LimitRef, Availability],
-) -> Plan[None]:
-    """Add what limits and keys can grant, for those of which something is stored."""
+def _read_with_limits(
+    observer: Observer, limits: Mapping[LimitRef, Sequence[Limit]]
+) -> Plan[dict[LimitRef, Availability] | None]:
+    """Return what limits and keys can grant; None if one has got other clauses meanwhile."""
+    found = {ref: Availability(own, 0, [*map(unused_state, own)]) for ref, own in limits.items()}
     refs = list(limits)
     while refs:
         requirement = Requirement(tuple(refs), (MILLION,) * len(refs))
@@ -147,9 +147,12 @@ def _add_stored_states(
             for ref, (paused, *numbers) in zip(refs, rows, strict=True):
                 fours = zip(*[iter(numbers)] * 4, strict=True)
                 states = [ClauseState(*four) for four in fours]
+                if len(states) != len(limits[ref]):
+                    return None
                 found[ref] = Availability(limits[ref], paused, states)
-            return
+            return found
         refs.pop(rows[0] - 1)  # it was never used, or not for so long that its windows have ended
+    return found
 
 
 def _read_capacity(
