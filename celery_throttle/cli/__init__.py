@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. An error of this package becomes a line and an exit code."""
         # ``celery --no-color`` keeps the option in its own object.
-        if getattr(ctx.obj, "no_color", False) or "NO_COLOR" in os.environ:
+        if getattr(ctx.obj, "no_color", False) or os.environ.get("NO_COLOR"):
             ctx.color = False
         if isinstance(sys.stdout, TextIOWrapper):  # reasons and names may have odd bytes
             sys.stdout.reconfigure(errors="backslashreplace")

@@ -29,6 +29,7 @@ from celery_throttle.observe.values import (
     QueueStatus,
     RulesStatus,
     Status,
+    Stranded,
 )
 
 S = TypeVar("S", bound=LimitStatus)
@@ -94,7 +95,7 @@ def merge_pages(pages: Sequence[Status], most: int = sys.maxsize) -> Status:
     shown = [one for one in limits[:most] if all(one.name <= end for end in ends)]
     names = [one.name for one in shown]
     has_more = len(limits) > most or bool(ends)
-    stranded = _joined(pages, "stranded")
+    stranded = _add_stranded(_joined(pages, "stranded", is_unique=False))
     return replace(
         pages[0],
         limits=tuple(shown),
@@ -104,6 +105,16 @@ def merge_pages(pages: Sequence[Status], most: int = sys.maxsize) -> Status:
         ungated=tuple(_joined(pages, "ungated")),
         rules=merge([page.rules for page in pages]),
     )
+
+
+def _add_stranded(found: Sequence[Stranded]) -> list[Stranded]:
+    """Return stranded tasks of several shards, those with the same cause together."""
+    merged: dict[Stranded, int | None] = {}
+    for one in found:
+        cause = replace(one, tasks=None)
+        known = merged.get(cause)
+        merged[cause] = one.tasks if known is None else known + (one.tasks or 0)
+    return [replace(cause, tasks=tasks) for cause, tasks in merged.items()]
 
 
 def merge_limits(parts: Sequence[S]) -> S:

@@ -18,6 +18,7 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
+from celery_throttle import Limiter
 from celery_throttle.cli import main, throttle
 from tests.cli.conftest import fill
 from tests.programs import ROOT
@@ -173,3 +174,15 @@ def test_top_redraws_the_terminal_until_ctrl_c(app: Any, redis_url: str) -> None
     assert output.rindex("\x1b[?7h") > output.rindex("granted/s")
     assert output.rstrip().endswith("\x1b[?1049l")
     assert "5 tasks in queue" in output
+
+
+@pytest.mark.parametrize(("value", "has_colors"), [("1", False), ("", True)])
+def test_no_color_counts_unless_it_is_empty(
+    redis_url: str, value: str, *, has_colors: bool
+) -> None:
+    limiter = Limiter(redis_url)
+    limiter["mail"].define("1/s")
+    limiter.store.close()
+    env = {"NO_COLOR": value}
+    found = CliRunner().invoke(main, ["--url", redis_url, "ls"], color=True, env=env)
+    assert ("\x1b[" in found.stdout) is has_colors, found.output
