@@ -5,7 +5,7 @@ Each store has its own circuit breaker: a node of a cluster that is lost stops i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 
 from celery_throttle.errors import StoreError
@@ -62,7 +62,7 @@ def _begin_outage(shards: Sequence[Shard], error: StoreError) -> None:
 
 def servers_of(shards: Iterable[Shard], worker: str) -> list[Server]:
     """Return the servers and clusters of shards."""
-    by_cluster: dict[Store, list[Shard]] = {}
+    by_cluster: dict[Hashable, list[Shard]] = {}
     for shard in shards:
-        by_cluster.setdefault(shard.throttle.store.cluster[0], []).append(shard)
+        by_cluster.setdefault(shard.throttle.store.cluster, []).append(shard)
     return [Server(some, worker) for some in by_cluster.values()]
