@@ -40,13 +40,6 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class HomeCall:
-    """A step of a plan that runs a call in the home shard, which may be on another server."""
-
-    call: Call
-
-
-@dataclass(frozen=True, slots=True)
 class StoreCall:
     """A step of a plan that runs a call on the server of one shard."""
 
@@ -65,7 +58,7 @@ class Blocking:
 
 
 #: What a plan yields.
-Action = Call | HomeCall | StoreCall | Sleep | Blocking
+Action = Call | StoreCall | Sleep | Blocking
 
 Plan = Generator[Action, Any, T]
 
@@ -89,6 +82,13 @@ def translate(plan: Plan[T], step_of: Callable[[Action], S]) -> Generator[S, Any
             raise
         except BaseException as error:  # noqa: BLE001  # the plan decides
             resume, result = plan.throw, error
+
+
+def on_store(store: Store, plan: Plan[T]) -> Plan[T]:
+    """Return a plan whose calls run on the server of one shard."""
+    return translate(
+        plan, lambda action: StoreCall(store, action) if isinstance(action, Call) else action
+    )
 
 
 class Clock(Protocol):

@@ -38,7 +38,8 @@ from celery_throttle.limits.shards import HOME, ShardEntry, check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
-from celery_throttle.operations.plan import HomeCall, Plan, PlanContext, translate
+from celery_throttle.operations.plan import Plan, PlanContext, StoreCall, on_store
+from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.store.url import safe_url
@@ -78,10 +79,12 @@ class ShardFence:
     Attributes:
         home: the keys of the home shard.
         identity: that of the shard.
+        store: the server of the home shard.
     """
 
     home: Keys
     identity: ShardIdentity
+    store: Store
 
     def assign(self, names: Iterable[str], least: int = 0) -> Plan[int]:
         """Assign limits to the shard if they are nowhere; return the epoch of the answer.
@@ -97,7 +100,7 @@ class ShardFence:
         asked = [*names]
         call = _assign_call(self.home, "assign", self.identity, asked, least)
         try:
-            reply = yield HomeCall(call)
+            reply = yield StoreCall(self.store, call)
         except StoreUnavailableError as error:
             raise StoreError(
                 f"limits of shard {self.identity.name!r} are not registered, and the home shard, "
@@ -131,7 +134,7 @@ class ShardFence:
             return
         least = 1 + max(int(epoch) for epoch in since[1::2])  # later than these
         call = _assign_call(self.home, "repeat", self.identity, since, least)
-        epoch, identity, *locations = yield HomeCall(call)
+        epoch, identity, *locations = yield StoreCall(self.store, call)
         _check_identity(self.identity, identity.decode())
         for here, location in zip(since[::2], locations, strict=True):
             yield from self._give_up(context, str(here), location.decode(), int(epoch))
@@ -144,7 +147,7 @@ class ShardFence:
         to = ShardIdentity(shard)
         if location.startswith("@"):
             at_home = PlanContext({}, self.home, context.clock)
-            yield from translate(hand_over(at_home, name, epoch, to), HomeCall)  # type: ignore[arg-type]  # of calls
+            yield from on_store(self.store, hand_over(at_home, name, epoch, to))
         if shard != self.identity.name:
             yield from hand_over(context, name, epoch, to)
 
@@ -195,7 +198,7 @@ def read_location(home: Keys, name: str) -> Plan[str]:
         StoreError: the home shard cannot be reached.
     """
     args: list[Argument] = ["", "HGET", 1, name, "HEXISTS", 1, name]
-    _, entry, at_home = yield HomeCall(Call(script("read"), [home.shards, home.limits], args))
+    _, entry, at_home = yield Call(script("read"), [home.shards, home.limits], args)
     if entry is None:
         return HOME if at_home else ""
     _, _, location = entry.decode().partition(" ")
@@ -209,7 +212,7 @@ def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
         ConfigurationError: the limit is in the shard, or moves to another one, or other processes
             have another shard with the same name.
     """
-    epoch, identity, location = yield HomeCall(_assign_call(home, "move", to, [name]))
+    epoch, identity, location = yield _assign_call(home, "move", to, [name])
     _check_identity(to, identity.decode())
     source, _, target = location.decode().partition(" ")
     if target != to.name:
@@ -258,7 +261,7 @@ def end_move(home: Keys, names: Sequence[str], to: ShardIdentity) -> Plan[int]:
 
     Returns the epoch of the map.
     """
-    epoch, *_ = yield HomeCall(_assign_call(home, "arrive", to, names))
+    epoch, *_ = yield _assign_call(home, "arrive", to, names)
     return int(epoch)
 
 
