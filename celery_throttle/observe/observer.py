@@ -11,7 +11,7 @@ from typing import Any
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.shards import HOME
-from celery_throttle.operations.plan import Clock, Plan
+from celery_throttle.operations.plan import Clock, Plan, read_call
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 
@@ -55,10 +55,7 @@ def read_keys(observer: Observer, *commands: tuple[Argument, ...]) -> Plan[tuple
 
     Returns the server's time in microseconds, and the reply of each command.
     """
-    args: list[Argument] = []
-    for name, _, *rest in commands:
-        args += [name, len(rest), *rest]
-    now, *replies = yield observer.call("read", [str(key) for _, key, *_ in commands], *args)
+    now, *replies = yield read_call(observer.now(), *commands)
     return int(now), replies
 
 

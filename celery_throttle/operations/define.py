@@ -28,7 +28,7 @@ from celery_throttle.limits.requirement import (
 from celery_throttle.limits.shards import check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
-from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
+from celery_throttle.operations.plan import Plan, PlanContext, ReadContext, read_call
 from celery_throttle.operations.replies import ReplyStatus, unknown_limit_error
 from celery_throttle.store import definitions
 from celery_throttle.store.script import Argument, Call, script
@@ -237,9 +237,8 @@ def put_definitions(
     reply = yield Call(script("define"), keys.definition_change, [*head, epoch, *args])
     if reply[0] and reply[2] and context.fence is not None:
         # The home shard may have lost its map, and count its epochs anew.
-        asked = [arg for name in names for arg in ("HGET", 1, name)]
-        read = Call(script("read"), [keys.shards] * len(names), [context.now(), *asked])
-        _, *entries = yield read
+        reads = [("HGET", keys.shards, name) for name in names]
+        _, *entries = yield read_call(context.now(), *reads)
         least = max(int(entry.split()[0]) for entry in entries if entry)
         epoch = yield from context.fence.assign(names, least)
         reply = yield Call(script("define"), keys.definition_change, [*head, epoch, *args])

@@ -20,7 +20,7 @@ from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call
+from celery_throttle.store.script import Argument, Call, script
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -172,6 +172,16 @@ def ref_arguments(keys: Keys, requirement: Requirement) -> tuple[list[str], list
         fields = [ref.name for ref in refs]
     costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
     return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
+
+
+def read_call(now: Argument, *commands: tuple[Argument, ...]) -> Call:
+    """Return the call that runs commands which only read: tuples of a name, a key and arguments.
+
+    Its reply is the server's time in microseconds, and the reply of each command. ``now``:
+    microseconds; empty for the server's time.
+    """
+    args = [arg for name, _, *rest in commands for arg in (name, len(rest), *rest)]
+    return Call(script("read"), [str(key) for _, key, *_ in commands], [now, *args])
 
 
 def has_keys(refs: Sequence[LimitRef]) -> bool:

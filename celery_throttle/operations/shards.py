@@ -38,7 +38,7 @@ from celery_throttle.limits.shards import HOME, ShardEntry, check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
-from celery_throttle.operations.plan import Plan, PlanContext, StoreCall, on_store
+from celery_throttle.operations.plan import Plan, PlanContext, StoreCall, on_store, read_call
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
@@ -123,9 +123,8 @@ class ShardFence:
         Raises as :meth:`assign`, except for OtherShardError.
         """
         keys, asked = context.keys, [*names]
-        pairs = [pair for name in asked for pair in ((keys.shards, name), (keys.limits, name))]
-        args = [arg for _, name in pairs for arg in ("HGET", 1, name)]
-        _, *found = yield Call(script("read"), [key for key, _ in pairs], [context.now(), *args])
+        reads = [("HGET", key, name) for name in asked for key in (keys.shards, keys.limits)]
+        _, *found = yield read_call(context.now(), *reads)
         since: list[Argument] = []
         for name, entry, record in zip(asked, found[::2], found[1::2], strict=True):
             if record is not None and entry is not None and entry.endswith(b" @"):
@@ -197,8 +196,8 @@ def read_location(home: Keys, name: str) -> Plan[str]:
     Raises:
         StoreError: the home shard cannot be reached.
     """
-    args: list[Argument] = ["", "HGET", 1, name, "HEXISTS", 1, name]
-    _, entry, at_home = yield Call(script("read"), [home.shards, home.limits], args)
+    reads = ("HGET", home.shards, name), ("HEXISTS", home.limits, name)
+    _, entry, at_home = yield read_call("", *reads)
     if entry is None:
         return HOME if at_home else ""
     _, _, location = entry.decode().partition(" ")

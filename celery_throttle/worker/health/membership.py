@@ -22,6 +22,7 @@ from celery_throttle.observe.observer import CONSUMED_SECONDS
 from celery_throttle.observe.status.fleet import MANY_WORKERS, report_seconds
 from celery_throttle.store import definitions
 from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -106,9 +107,8 @@ class Membership:
         for field, packed in self._definitions.items():
             if field.startswith(_PAUSE):
                 continue
-            name, has_key, key = field.decode().partition(":")
             with suppress(LimitError):  # defined by a later version of this package
-                found[LimitRef(name, key if has_key else None)] = definitions.unpack(packed)
+                found[Keys.field_ref(field.decode())] = definitions.unpack(packed)
         return found
 
     def pauses(self) -> dict[str, float]:
