@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.shards import HOME
-from celery_throttle.operations.plan import Clock, Plan, read_call
-from celery_throttle.store.keys import Keys
+from celery_throttle.operations.plan import Plan, ReadContext, read_call
 from celery_throttle.store.script import Argument, Call, script
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
@@ -23,27 +20,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class Observer(ReadContext):
     """The limits of one shard, for those who read their status and change no limit.
 
     Each plan of this package is a function whose first argument is an observer.
     """
 
-    limits: Mapping[str, Limits]  #: of the code
-    keys: Keys
-    clock: Clock | None  #: replaces the server's
     #: Makes the plan that raises UnknownLimitError if neither the code nor the server has a limit.
     check_known: Callable[[LimitRef], Plan[None]]
     has_server: bool = True  #: if not, no task waits
     shard: str = HOME  #: its name
-
-    def now(self) -> Argument:
-        """Return the time as an argument of a script: empty for the server's own."""
-        return "" if self.clock is None else self.clock.now
-
-    def local_time(self) -> int:
-        """Return the time in microseconds by the clock, or else by this machine's."""
-        return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
     def call(self, name: str, keys: Sequence[str], *args: Argument) -> Call:
         """Return the call of a script whose first argument is the time."""

@@ -118,36 +118,34 @@ class Fence(Protocol):
         """Repeat that limits are in the shard."""
 
 
-class ReadContext(Protocol):
-    """The part of a :class:`PlanContext` that plans use which only read."""
-
-    @property
-    def keys(self) -> Keys:
-        """The names of the keys."""
-
-    def now(self) -> Argument:
-        """See :meth:`PlanContext.now`."""
-
-
 @dataclass(frozen=True, slots=True)
-class PlanContext:
-    """What plans for the limits of one prefix use.
+class ReadContext:
+    """What plans use that only read the limits of one prefix."""
 
-    ``limits`` are those of the code; they are registered if the server does not know them. A
-    ``clock`` replaces the server's. ``restore`` makes the plan that runs before that: it puts the
-    rules file in force. In any shard but the home shard, ``fence`` makes the plan that runs before
-    limits are defined.
-    """
-
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, Limits]  #: of the code
     keys: Keys
-    clock: Clock | None = None
-    restore: Callable[[], Plan[None]] | None = None
-    fence: Fence | None = None
+    clock: Clock | None  #: replaces the server's
 
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""
         return "" if self.clock is None else self.clock.now
+
+    def local_time(self) -> int:
+        """Return the time in microseconds by the clock, or else by this machine's."""
+        return time.time_ns() // 1000 if self.clock is None else self.clock.now
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext(ReadContext):
+    """What plans use that change the limits of one prefix.
+
+    Limits of the code are registered if the server does not know them. ``restore`` makes the plan
+    that runs before that: it puts the rules file in force. In any shard but the home shard,
+    ``fence`` makes the plan that runs before limits are defined.
+    """
+
+    restore: Callable[[], Plan[None]] | None = None
+    fence: Fence | None = None
 
     def assigned_epoch(self, names: Iterable[str]) -> Plan[int]:
         """Let the home shard assign limits to this shard; return the epoch of its answer.
@@ -155,10 +153,6 @@ class PlanContext:
         In the home shard that is 0, and no call is made. Raises as the plan of ``fence``.
         """
         return 0 if self.fence is None else (yield from self.fence.assign(names))
-
-    def local_time(self) -> int:
-        """Return the time in microseconds by the clock, or else by this machine's."""
-        return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
 
 def ref_arguments(keys: Keys, requirement: Requirement) -> tuple[list[str], list[Argument]]:
