@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from celery_throttle.errors import LimitError, StoreError
@@ -159,13 +160,13 @@ class Heartbeats:
     """Sends the heartbeats of the shards on one server, or in one cluster, in one thread.
 
     Args:
-        memberships: of these shards.
+        by_store: the memberships of these shards, by their stores.
     """
 
-    def __init__(self, memberships: Sequence[Membership]) -> None:
-        self._by_store: dict[Store, list[Membership]] = {}
+    def __init__(self, by_store: Mapping[Store, Sequence[Membership]]) -> None:
+        self._by_store = by_store
+        memberships = [*chain.from_iterable(by_store.values())]
         for membership in memberships:
-            self._by_store.setdefault(membership.throttle.store, []).append(membership)
             membership.heartbeats = self
         self._interval = min(membership.interval for membership in memberships)
         #: Monotonic time of the next heartbeats; 0.0 if they were asked for.
