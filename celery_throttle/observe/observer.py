@@ -10,7 +10,7 @@ from typing import Any
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import HOME
 from celery_throttle.operations.plan import Plan, ReadContext, read_call
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
 #: every ten seconds at least.
@@ -30,10 +30,6 @@ class Observer(ReadContext):
     check_known: Callable[[LimitRef], Plan[None]]
     has_server: bool = True  #: if not, no task waits
     shard: str = HOME  #: its name
-
-    def call(self, name: str, keys: Sequence[str], *args: Argument) -> Call:
-        """Return the call of a script whose first argument is the time."""
-        return Call(script(name), keys, [self.now(), *args])
 
 
 def read_keys(observer: Observer, *commands: tuple[Argument, ...]) -> Plan[tuple[int, list[Any]]]:

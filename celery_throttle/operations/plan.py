@@ -134,6 +134,10 @@ class ReadContext:
         """Return the time in microseconds by the clock, or else by this machine's."""
         return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
+    def call(self, name: str, keys: Sequence[str], *args: Argument) -> Call:
+        """Return the call of a script whose first argument is the time."""
+        return Call(script(name), keys, [self.now(), *args])
+
 
 @dataclass(frozen=True, slots=True)
 class PlanContext(ReadContext):

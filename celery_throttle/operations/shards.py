@@ -236,8 +236,8 @@ def enter(
     context: PlanContext, move: Move, left: Left, to: ShardIdentity, author: Author
 ) -> Plan[None]:
     """Put a limit in force, used up, in the shard that it moves to. Nothing if that was done."""
-    args = [context.now(), move.name, move.epoch, left.packed, move.source, to.name, author.pack()]
-    yield Call(script("enter"), context.keys.shard_move, args)
+    args = move.name, move.epoch, left.packed, move.source, to.name, author.pack()
+    yield context.call("enter", context.keys.shard_move, *args)
 
 
 def count_slots(context: PlanContext, name: str, pause: float, author: Author) -> Plan[int]:
@@ -249,8 +249,8 @@ def count_slots(context: PlanContext, name: str, pause: float, author: Author) -
     names = [*keys.pause_change(whole)[:3], keys.entries(whole)]
     cursor, used = b"", 0
     while cursor != END:
-        args = [context.now(), to_us(pause), author.pack(), cursor or "0"]
-        cursor, found = yield Call(script("pause_for_slots"), names, args)
+        args = to_us(pause), author.pack(), cursor or "0"
+        cursor, found = yield context.call("pause_for_slots", names, *args)
         used += found
     return used
 
@@ -276,8 +276,8 @@ def hand_over(context: PlanContext, name: str, epoch: int, to: ShardIdentity) ->
 def _leave_call(
     context: PlanContext, name: str, epoch: int, shard: str, *, has_gone: bool = False
 ) -> Call:
-    args = [context.now(), name, epoch, shard, int(has_gone)]
-    return Call(script("leave"), context.keys.shard_move, args)
+    args = name, epoch, shard, int(has_gone)
+    return context.call("leave", context.keys.shard_move, *args)
 
 
 def _assign_call(
