@@ -21,20 +21,24 @@ RETRY_INTERVAL_SECONDS = 1.0
 def retry_outage(action: Callable[[], T], caller: str) -> T:
     """Run an action of a caller (for the log), again and again while the server is lost.
 
+    The action may take any time, and goes on where it was if it is run again.
+
     Raises:
         StoreUnavailableError: the server was lost for ``RETRY_TIMEOUT_SECONDS``.
     """
-    deadline, logged = time.monotonic() + RETRY_TIMEOUT_SECONDS, False
+    deadline = None
     while True:
+        began = time.monotonic()
         try:
             return action()
         except StoreUnavailableError as error:
-            if time.monotonic() > deadline:
-                raise
-            if not logged:
+            now = time.monotonic()
+            if deadline is None or now - began > RETRY_TIMEOUT_SECONDS:  # it was not lost all along
+                deadline = now + RETRY_TIMEOUT_SECONDS
                 logger.warning(
                     "%s waits for the server of its limits, for %.0f s at most: %s",
                     *(caller, RETRY_TIMEOUT_SECONDS, error),
                 )
-            logged = True
+            if now >= deadline:
+                raise
         time.sleep(RETRY_INTERVAL_SECONDS)

@@ -7,8 +7,10 @@ module of commands is imported when one of them is used.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -63,6 +65,8 @@ class LazyGroup(click.Group):
         # ``celery --no-color`` keeps the option in its own object.
         if getattr(ctx.obj, "no_color", False) or "NO_COLOR" in os.environ:
             ctx.color = False
+        if isinstance(sys.stdout, TextIOWrapper):  # reasons and names may have odd bytes
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except ThrottleError as error:

@@ -70,7 +70,7 @@ def _details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
         ("top keys", ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in status.top_keys)),
         ("paused keys", _paused_keys(status)),
         ("slots", _slots(status)),
-        ("fan-outs", ", ".join(status.fan_outs)),
+        ("fan-outs", ", ".join(map(format_key, status.fan_outs))),
         (f"15 minutes{of_all}", _recent(status)),
         (f"in total{of_all}", totals_text(status.totals)),
         (f"last 429{of_all}", _last_refusal(status)),

@@ -12,6 +12,7 @@ from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_pairs
 from celery_throttle.cli.shared.options import SECONDS, command, limit_argument, most_option
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, zone
+from celery_throttle.errors import shown
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.report import (
     Report,
@@ -20,10 +21,16 @@ from celery_throttle.observe.report import (
     read_recorded,
     report_pairs,
 )
-from celery_throttle.observe.status.stored import read_history
+from celery_throttle.observe.status.stored import CHANGE_ID, read_history
 from celery_throttle.observe.status_text import change_text
 from celery_throttle.observe.text import describe_subject
 from celery_throttle.observe.values import Change
+
+
+def _check_id(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not CHANGE_ID.fullmatch(text):
+        raise click.BadParameter(f"{shown(text)} is not the ID of a change; --json shows the IDs")
+    return text
 
 
 @command(
@@ -31,6 +38,7 @@ from celery_throttle.observe.values import Change
     click.option(
         "--before",
         metavar="ID",
+        callback=_check_id,
         help="List only changes older than this one. --json shows the IDs.",
     ),
 )

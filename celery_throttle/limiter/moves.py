@@ -34,6 +34,7 @@ from celery_throttle.operations.shards import (
     Move,
     ShardIdentity,
     begin_move,
+    check_identity,
     count_slots,
     end_move,
     enter,
@@ -97,6 +98,12 @@ class LimitMove:
         """
         sources = yield from self._check()
         to, home, part = self._identity(self.target), self.parts.home, self._part(self.target)
+        yield from on(home, check_identity(home.keys, to))
+        for name, source in sources.items():
+            if source != self.target:  # before the first step: a call that waits can be given up
+                limits = yield from self._limits(source, name)
+                if any(map(has_slots, limits)):
+                    yield from self._wait_for_slots(name, source, _PAUSE, author)
         moves = []
         for name, source in sources.items():
             if source != self.target:
@@ -116,18 +123,14 @@ class LimitMove:
     def _leave(
         self, moves: Sequence[Move], to: ShardIdentity, author: Author
     ) -> Plan[Sequence[Left]]:
-        """Let limits leave their shards, once no slot of them is in use."""
-        for move in moves:
-            limits = yield from self._limits(move.source, move.name)
-            if any(map(has_slots, limits)):
-                yield from self._wait_for_slots(move, _PAUSE, author)
+        """Let limits leave their shards. Their slots were released before."""
         left = []
         for move in moves:
             part = self._part(move.source)
             left.append((yield from on(part, leave(part.plans, move, to))))
         for move, gone in zip(moves, left, strict=True):
-            if gone.has_slots:  # somebody may have lifted the pause
-                yield from self._wait_for_slots(move, 0.0, author)
+            if gone.has_slots:  # the pause has ended, or somebody has lifted it
+                yield from self._wait_for_slots(move.name, move.source, 0.0, author)
         return left
 
     def preview(self) -> Plan[list[MovePreview]]:
@@ -250,9 +253,9 @@ class LimitMove:
         (packed,) = yield from on(part, read_definitions(part.plans, [name]))
         return definitions.unpack(packed) if packed else ()
 
-    def _wait_for_slots(self, move: Move, pause: float, author: Author) -> Plan[None]:
-        part = self._part(move.source)
-        while (yield from on(part, count_slots(part.plans, move.name, pause, author))):
+    def _wait_for_slots(self, name: str, source: str, pause: float, author: Author) -> Plan[None]:
+        part = self._part(source)
+        while (yield from on(part, count_slots(part.plans, name, pause, author))):
             yield Sleep(_SLOTS_INTERVAL)
 
     def _lines(self, part: LimiterCore, name: str) -> Plan[list[tuple[int, list[str]]]]:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from celery_throttle.limits.duration import MICROSECONDS
-from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.limits.limit import UNLIMITED
 from celery_throttle.limits.rate import Rate
 from celery_throttle.observe.observer import Observer
@@ -242,7 +242,7 @@ def _top_keys_advice(top_keys: Sequence[tuple[str, int]]) -> str:
     if not top_keys:
         return ""
     key, tasks = top_keys[0]
-    return f" Most wait for the key {key!r}: {count(tasks, 'task')}."
+    return f" Most wait for the key {format_key(key)!r}: {count(tasks, 'task')}."
 
 
 def _is_at_limit(period: Period) -> bool:
@@ -316,7 +316,7 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("by the shadow", shadow if _has_shadow(report.clauses) else ""),
         ("tasks that waited", f"{totals.parked:,}"),
         ("waits", waits_text(totals) or "none from lines"),
-        ("waiting now by key", ", ".join(f"{key} {tasks:,}" for key, tasks in report.top_keys)),
+        ("waiting now by key", _top_keys_text(report.top_keys)),
         ("tasks dropped", _reasons(totals.dropped, _DROPS)),
         ("tasks removed", f"{totals.removed:,}{removed}"),
         ("tasks replaced", f"{totals.replaced:,}" if totals.replaced else ""),
@@ -324,6 +324,10 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("tasks discarded", f"{totals.discarded:,}" if totals.discarded else ""),
     ]
     return [(name, text) for name, text in pairs if text]
+
+
+def _top_keys_text(top_keys: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in top_keys)
 
 
 def refusals_text(totals: Totals) -> str:

@@ -204,6 +204,13 @@ def read_location(home: Keys, name: str) -> Plan[str]:
     return HOME if location == "@" else str(location)
 
 
+def check_identity(home: Keys, own: ShardIdentity) -> Plan[None]:
+    """Raise ConfigurationError if other processes have another shard with the same name."""
+    _, stored = yield read_call("", ("HGET", home.shards, f"@{own.name}"))
+    if stored is not None:
+        _check_identity(own, stored.decode())
+
+
 def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
     """Begin to move a limit to a shard, or go on with that. In the home shard.
 

@@ -21,6 +21,11 @@ class PendingCalls:
     connection: Connection | None
     replies: list[Any] = field(default_factory=list)  #: those that have been read, in order
 
+    @property
+    def server(self) -> str | None:
+        """The address of the server that they were sent to; None if they were not sent."""
+        return None if self.connection is None else str(self.connection.address)
+
     def read_within(self, seconds: float) -> bool:
         """Read replies for some seconds; return whether all have come and none is an error.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, Signature
 from types import MethodType
 from typing import Any
@@ -100,6 +101,9 @@ def read_attribute(task: Any, name: str, default: Any = None) -> Any:
     Python binds a function that is an attribute of a class to the task. Only that with a parameter
     ``self`` wants it.
     """
+    given = inspect.getattr_static(task, name, None)
+    if isinstance(given, partial):  # Python 3.13 warns that later ones bind it, too
+        return given
     value = getattr(task, name, default)
     if isinstance(value, MethodType) and value.__self__ is task:
         first = next(iter(inspect.signature(value.__func__).parameters), "")

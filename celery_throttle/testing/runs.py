@@ -85,12 +85,9 @@ class TaskRuns:
         Raises:
             AssertionError: Fewer tasks have started in that time.
         """
-        deadline = time.monotonic() + timeout
-        while len(started := self.started(name)) < count:
-            with self._changed:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    break
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.started(name)) >= count, timeout)
+            started = self.started(name)
         if len(started) < count:
             self._fail("started", name, len(started), f"{count} or more in {timeout:g} s")
         return started

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 import redis
@@ -23,6 +24,9 @@ TETHER = Path(__file__).with_name("tether.py")
 
 #: Seconds in which the server, and then the workers, must be ready.
 _START_TIMEOUT_SECONDS = 30.0
+
+#: What the log of a server says that cannot listen.
+_PORT_TAKEN = "Address already in use"
 
 #: Characters at the end of a log that an error shows.
 _LOG_CHARACTERS = 2000
@@ -76,22 +80,31 @@ class Process:
 
 
 def start_server(directory: Path, ends: ExitStack) -> str:
-    """Start a server with its files in a directory, to be killed by ``ends``. Returns its URL."""
-    port = _free_port()
-    address = ["--port", str(port), "--bind", "127.0.0.1"]
+    """Start a server with its files in a directory, to be killed by ``ends``. Returns its URL.
+
+    If another process takes the port first, such as one of pytest-xdist, another port is used.
+    """
     persistence = ["--save", "", "--appendonly", "no", "--dir", str(directory)]
-    server = Process("server", [_server_command(), *address, *persistence], directory)
-    ends.callback(server.end)
-    url = f"redis://127.0.0.1:{port}/0"
-    with redis.Redis.from_url(url) as client:
+    while True:
+        port = _free_port()
+        address = ["--port", str(port), "--bind", "127.0.0.1"]
+        server = Process("server", [_server_command(), *address, *persistence], directory)
+        ends.callback(server.end)
+        url = f"redis://127.0.0.1:{port}/0"
+        with redis.Redis.from_url(url, decode_responses=True) as client:
 
-        def answers() -> bool:
-            with suppress(redis.ConnectionError):
-                return bool(client.ping())
-            return False
+            def answers(client: Any = client) -> bool:
+                with suppress(redis.RedisError, OSError):  # of another server as well
+                    return Path(client.config_get("dir")["dir"]).samefile(directory)
+                return False
 
-        wait_until(answers, server.check, "the private server")
-    return url
+            try:
+                wait_until(answers, server.check, "the private server")
+            except ProcessError:
+                if _PORT_TAKEN not in server.log():
+                    raise
+            else:
+                return url
 
 
 def _server_command() -> str:

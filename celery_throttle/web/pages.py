@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_
 from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
 from celery_throttle.observe.status.limits import read_details, read_named
 from celery_throttle.observe.status.stored import (
+    CHANGE_ID,
     is_stored,
     list_keys,
     read_all,
@@ -56,8 +56,6 @@ _KEY_LISTS = {
 
 #: The times of a report, in hours.
 _REPORT_HOURS = {"15 minutes": 0.25, "1 hour": 1, "24 hours": 24, "7 days": 168}
-
-_CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?(@[A-Za-z0-9_.\-/]{1,110})?")
 
 
 def limits(site: Site) -> str:
@@ -233,7 +231,7 @@ def workers(site: Site) -> str:
 def history(site: Site) -> str:
     """Show the changes of all limits and the last 429 of each, the newest first."""
     before = request.args.get("before") or None
-    if before is not None and not _CHANGE_ID.fullmatch(before):
+    if before is not None and not CHANGE_ID.fullmatch(before):
         abort(400, f"{before!r} is not the id of a change.")
     changes = site.read(lambda observer: read_history(observer, _WIDE_ROWS + 1, before))
     more = changes[_WIDE_ROWS - 1].id if len(changes) > _WIDE_ROWS else None

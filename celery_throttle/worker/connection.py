@@ -49,6 +49,8 @@ class BrokerConnection:
         #: Without an event loop, requests come to the gates in several threads or greenlets.
         self.deciding = threading.RLock()
         self.stepped_out = SteppedOutRequests()
+        #: The servers of late calls of all shards; see `health/loop_calls.py`.
+        self.late_servers: dict[Any, str | None] = {}
 
     def readmit(self, request: Any) -> None:
         """Bring a request to the gate once more."""

@@ -128,7 +128,7 @@ class Shard:
     def connect(self, connection: BrokerConnection) -> None:
         """Make the parts that live as long as a connection to the broker."""
         self._connection = connection
-        calls = LoopCalls(connection.timers)
+        calls = LoopCalls(connection.timers, connection.late_servers)
         consumer, timers, pool = connection.consumer, connection.timers, connection.pool
         self._delayed = DelayedTasks(
             timers,

@@ -47,7 +47,8 @@ def defer(self: Booking, request: Any, *_: Any, **__: Any) -> Status:
 
 def conclude_late(self: Gate, requests: Sequence[Any], results: Sequence[Any]) -> None:
     """Let the start of the first booked task pass."""
-    stand_still()
+    if Status.BOOKED in results:  # a new worker may not have a process yet
+        stand_still()
     _conclude_all(self, requests, results)
 
 

@@ -169,5 +169,7 @@ def test_top_redraws_the_terminal_until_ctrl_c(app: Any, redis_url: str) -> None
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0, output
     assert output.startswith("\x1b[?1049h")
+    assert "\x1b[?7l" in output.split("granted/s")[0]  # a narrow terminal cuts lines, wraps none
+    assert output.rindex("\x1b[?7h") > output.rindex("granted/s")
     assert output.rstrip().endswith("\x1b[?1049l")
     assert "5 tasks in queue" in output

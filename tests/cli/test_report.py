@@ -20,6 +20,15 @@ def test_it_ends_with_advice(shell: Shell) -> None:
     assert (found["totals"]["granted"], found["totals"]["refused"]["limit"]) == (100, 1)
 
 
+def test_keys_and_fan_outs_are_shown_as_people_write_them(shell: Shell) -> None:
+    send = shell.app.tasks["send"]
+    shell.app.throttle.fan_out([send.s("Zoë & co", number) for number in range(3)], "März 7")
+    report = shell.run("report", "mail")
+    assert "Zoë & co 3\n" in report
+    assert "Most wait for the key 'Zoë & co': 3 tasks." in report
+    assert "März 7\n" in shell.run("show", "mail")
+
+
 def test_nothing_to_report(shell: Shell) -> None:
     assert "Nothing was counted" in shell.run("report", "api")
     assert "from one second to seven days" in shell.run("report", "api", "--since", "8d", code=1)

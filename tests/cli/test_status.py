@@ -176,6 +176,27 @@ def test_history(shell: Shell) -> None:
     assert shell.run("history", "--most", "1", "--before", changes[-1]["id"]) == "No changes.\n"
 
 
+def test_history_before_an_id_without_a_number_and_before_none(shell: Shell) -> None:
+    shell.app.throttle["api"].learn(Feedback(refused=True))
+    (refusal,) = (
+        one
+        for one in shell.json("history")["changes"]
+        if (one["action"], one["limit"]) == ("429", "api")
+    )
+    milliseconds, _, _ = refusal["id"].partition("-")
+    found = shell.json("history", "--before", milliseconds)["changes"]
+    assert refusal["id"] not in {one["id"] for one in found}
+    assert "'x' is not the ID of a change" in shell.run("history", "--before", "x", code=2)
+
+
+def test_a_reason_that_cannot_be_encoded_is_escaped(shell: Shell) -> None:
+    reason = b"odd \xff\xe2\x82\xac".decode("utf-8", "surrogateescape")
+    shell.run("pause", "day", "--reason", reason)
+    assert shell.json("history")["changes"][0]["author"]["reason"] == reason
+    assert shell.run("history", "--json").isascii()
+    assert r"odd \udcff€" in shell.run("history")
+
+
 def test_history_of_a_key_says_how_much_earlier_a_pause_has_ended(shell: Shell) -> None:
     shell.run("pause", "mail:t1", "--for", "1h30m")
     shell.run("resume", "mail:t1")

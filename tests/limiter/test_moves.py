@@ -201,6 +201,25 @@ def test_slots_in_use_are_awaited(make: MakeLimiter) -> None:
         slot.__exit__(None, None, None)
 
 
+def test_a_move_that_waits_for_slots_can_be_given_up(make: MakeLimiter) -> None:
+    """The limit goes on where it is, and may change, or move to another shard."""
+    clock = ManualClock(START)
+    limiter, mover = make(clock=clock), make(clock=clock)
+    with limiter["slots"].slot():
+        plan = move_plan(mover, "slots")
+        step = next(plan)
+        while isinstance(step, StoreCall):
+            step = advance(mover, plan, step)
+        plan.close()
+        clock.advance(10)
+        limiter["slots"].define("3 at once")
+        make(clock=clock)["slots"].pause(1)
+    limiter.move_to_shard("slots", "mail")
+    clock.advance(10)  # the pause of the move has ended
+    with make(clock=clock)["slots"].slot():
+        assert limiter["slots"].peek().remaining == 2
+
+
 def move_plan(limiter: Limiter, *names: str, shard: str = "erp") -> Plan[None]:
     assert limiter.parts is not None
     return LimitMove(limiter.parts, names, shard).run(Author.of())
@@ -253,6 +272,33 @@ def test_the_same_call_goes_on_after_a_crash_at_any_step(
         assert places == [False, False, True]
         clock.advance(2 * 86400)
         assert {each[name, 42].peek().remaining for each in users} == {20}
+    assert steps > 10
+
+
+@pytest.mark.parametrize("lost", ["mail", "erp"])
+def test_the_same_call_ends_a_move_though_a_shard_has_lost_its_data(
+    make: MakeLimiter, client: redis.Redis, lost: str
+) -> None:
+    """Whatever step the move had come to. An empty server is in its place."""
+    steps, has_ended = 0, False
+    while not has_ended:
+        client.flushdb()
+        clock = ManualClock(START)
+        user, killed = make(clock=clock), make(clock=clock)
+        assert user["mail"].acquire(4)
+        plan = move_plan(killed, "mail")
+        step = next(plan)
+        for _ in range(steps):
+            step = advance(killed, plan, step)
+        has_ended = step is None
+        steps += 1
+        client.delete(*client.keys(f"{keys_of(lost).prefix}:*") or ["none"])
+        make(clock=clock).move_to_shard("mail", "erp")
+        if lost == "mail":  # a shard that has lost its data does not know what it has granted
+            assert not any(take("mail", 20, user, make(clock=clock)).values())
+        clock.advance(90)
+        assert make(clock=clock)["mail"].acquire(10).granted == 10
+        assert not client.hexists(HOME_KEYS.limits, "mail")
     assert steps > 10
 
 

@@ -222,13 +222,20 @@ class FanOut:
     def _page(self, read: Counter[str]) -> list[AsyncResult[Any]]:
         """Return results of ended tasks that were not read before.
 
-        ``read``: how many of each part were read; this call counts its own.
+        ``read``: how many of each part were read; this call counts its own once it has read all.
+
+        Raises:
+            StoreUnavailableError: a part cannot be reached.
         """
         results: list[AsyncResult[Any]] = []
-        for shard, part in self._read().found.items():
+        counts: Counter[str] = Counter()
+        parts = self._read()
+        parts.check_reachable()
+        for shard, part in parts.found.items():
             rows = self._read_page(part.limits, read[shard])
             results += (self._throttle.app.AsyncResult(task_id) for task_id, _ in rows)
-            read[shard] += len(rows)
+            counts[shard] = len(rows)
+        read += counts
         return results
 
     def forecast(self) -> Forecast:

@@ -171,7 +171,7 @@ class Withdrawal:
             self.removed += 1
 
     def _complete(self) -> None:
-        """Complete the batch. If that fails, its tasks are requeued, to be disposed of once more."""
+        """Complete the batch. If that fails, its tasks are requeued."""
         try:
             if self._done:
                 self._disposal.complete()

@@ -24,8 +24,8 @@ _GAP = "  "
 #: The least width to which a column of text is cut.
 _MIN_TEXT_WIDTH = 8
 
-# The other screen of the terminal, without a cursor; and back.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+# The other screen of the terminal, without a cursor, where long lines are cut; and back.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 # To the first column of the first line; deletes the rest of a line, or of the screen.
 _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -98,8 +98,8 @@ def echo_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
+    """Print a value as JSON, in ASCII: it is valid whatever the encoding of standard output."""
+    click.echo(json.dumps(to_json(value), indent=2))
 
 
 def echo_result(value: Any, text: str, *, as_json: bool) -> None:

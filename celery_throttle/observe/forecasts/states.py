@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
+from celery_throttle.algorithms.definition import STATE_CLASSES
+from celery_throttle.algorithms.meters import LeakyQueue
 from celery_throttle.limits.calendar import Calendar
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, is_endless
@@ -86,15 +88,25 @@ def unused_state(limit: Limit) -> ClauseState:
     return ClauseState(amount=limit.burst * MILLION, full=0, wait=0, share=MILLION)
 
 
+def filled_state(limit: Limit, in_use: int, now: int) -> ClauseState:
+    """Return the state of a clause with a rate that adopts an amount in use, in millionths."""
+    state = STATE_CLASSES[limit.algorithm].empty(limit, now)
+    state = state.fill(limit, min(in_use, limit.burst * MILLION), now)
+    # As read_states.lua: at a leaky queue, a task in a line waits until the queue is empty.
+    waits = state.delay(now) if isinstance(state, LeakyQueue) else state.wait(limit, MILLION, now)
+    return ClauseState(*state.remaining_and_reset(limit, now), waits, MILLION)
+
+
 def read_states(observer: Observer, refs: Iterable[LimitRef]) -> Plan[dict[LimitRef, Availability]]:
     """Return what limits and keys can grant, for those that the server or the code defines."""
     found: dict[LimitRef, Availability] = {}
     rest = iter(refs)
     while batch := list(islice(rest, _MAX_REFS)):
-        limits = yield from _read_limits(observer, batch)
-        for ref, own in limits.items():
-            found[ref] = Availability(own, 0, [unused_state(limit) for limit in own])
-        yield from _add_stored_states(observer, limits, found)
+        states: dict[LimitRef, Availability] | None = None
+        while states is None:
+            limits = yield from _read_limits(observer, batch)
+            states = yield from _read_with_limits(observer, limits)
+        found |= states
     return found
 
 
@@ -118,12 +130,11 @@ def _read_limits(
     return found
 
 
-def _add_stored_states(
-    observer: Observer,
-    limits: Mapping[LimitRef, Sequence[Limit]],
-    found: dict[LimitRef, Availability],
-) -> Plan[None]:
-    """Add what limits and keys can grant, for those of which something is stored."""
+def _read_with_limits(
+    observer: Observer, limits: Mapping[LimitRef, Sequence[Limit]]
+) -> Plan[dict[LimitRef, Availability] | None]:
+    """Return what limits and keys can grant; None if one has got other clauses meanwhile."""
+    found = {ref: Availability(own, 0, [*map(unused_state, own)]) for ref, own in limits.items()}
     refs = list(limits)
     while refs:
         requirement = Requirement(tuple(refs), (MILLION,) * len(refs))
@@ -134,9 +145,12 @@ def _add_stored_states(
             for ref, (paused, *numbers) in zip(refs, rows, strict=True):
                 fours = zip(*[iter(numbers)] * 4, strict=True)
                 states = [ClauseState(*four) for four in fours]
+                if len(states) != len(limits[ref]):
+                    return None
                 found[ref] = Availability(limits[ref], paused, states)
-            return
+            return found
         refs.pop(rows[0] - 1)  # it was never used, or not for so long that its windows have ended
+    return found
 
 
 def _read_capacity(

@@ -18,7 +18,7 @@ from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import needs_limit
-from celery_throttle.observe.forecasts.states import ClauseState, read_states
+from celery_throttle.observe.forecasts.states import Availability, read_states
 from celery_throttle.observe.merged import merge, merge_limits
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.fleet import find_stranded, read_fleet, read_rules_status
@@ -130,14 +130,14 @@ def read_figures(observer: Observer, most: int) -> Plan[Figures]:
         for queue in (due.decode().removeprefix(head) for due in one.due):
             waits[queue] = max(waits.get(queue, 0.0), one.oldest / MICROSECONDS)
     queues = sorted(fleet.consumed.keys() | waits.keys())[:most]
-    shares = yield from _read_adaptive(observer, statuses)
+    adaptive = yield from _read_adaptive(observer, statuses)
     forecasts = yield from _read_forecasts(observer, statuses, measured, queues)
     overdue = yield from read_overdue(observer, queues)
     rules = yield from read_rules_status(observer)
     return Figures(
         up=True,
         limits=tuple(
-            _read_figures(status, one, shares.get(status.name, ()), forecast)
+            _read_figures(status, one, adaptive.get(status.name), forecast)
             for status, one, forecast in zip(statuses, measured, forecasts, strict=True)
         ),
         omitted=len(names) - len(statuses),
@@ -167,15 +167,15 @@ def _measure_limits(observer: Observer, statuses: Sequence[LimitStatus]) -> Plan
 
 def _read_adaptive(
     observer: Observer, statuses: Sequence[LimitStatus]
-) -> Plan[dict[str, Sequence[ClauseState]]]:
-    """Return the states of the clauses of adaptive limits, by their names."""
+) -> Plan[dict[str, Availability]]:
+    """Return what adaptive limits can grant, by their names."""
     adaptive = [
         LimitRef(status.name, None)
         for status in statuses
         if any(limit.is_adaptive for limit in _limits_of(status))
     ]
     states = yield from read_states(observer, adaptive)
-    return {ref.name: found.states for ref, found in states.items()}
+    return {ref.name: found for ref, found in states.items()}
 
 
 def _read_forecasts(
@@ -200,11 +200,11 @@ def _read_forecasts(
 def _read_figures(
     status: LimitStatus,
     measured: _Measured,
-    adaptive: Sequence[ClauseState],
+    adaptive: Availability | None,
     forecast: float | None,
 ) -> LimitFigures:
-    limits, waits = _limits_of(status), status.waiting > 0
-    shares = [state.share for state in adaptive] or [MILLION] * len(limits)
+    limits, waits = adaptive.limits if adaptive else _limits_of(status), status.waiting > 0
+    shares = [state.share for state in adaptive.states] if adaptive else [MILLION] * len(limits)
     rates = [
         limit.rate.count * MICROSECONDS / limit.rate.period_us * share / MILLION
         for limit, share in zip(limits, shares, strict=True)

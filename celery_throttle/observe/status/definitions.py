@@ -9,7 +9,7 @@ from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import ENDLESS_US, to_us
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
-from celery_throttle.limits.rate import Rate
+from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.forecasts.reader import read_all_lines, read_some_lines
 from celery_throttle.observe.forecasts.solver import (
     WaitingLine,
@@ -19,7 +19,7 @@ from celery_throttle.observe.forecasts.solver import (
 )
 from celery_throttle.observe.forecasts.states import (
     Availability,
-    ClauseState,
+    filled_state,
     read_states,
     unused_state,
 )
@@ -34,8 +34,8 @@ from celery_throttle.store import definitions
 #: Keys, or definitions, that one call reads.
 _PAGE_SIZE = 1000
 
-#: Returns the state of a limit, or of one key of it, after a change.
-_Change = Callable[[LimitRef, Availability], Availability]
+#: Returns the state of a limit, or of one key of it, after a change at a time in microseconds.
+_Change = Callable[[LimitRef, Availability, int], Availability]
 
 
 class Definitions(NamedTuple):
@@ -138,15 +138,17 @@ def preview_pause(observer: Observer, ref: LimitRef | None, seconds: float | Non
     """
     refs = yield from _refs(observer, ref)
     us = ENDLESS_US if seconds is None else to_us(seconds)
-    return (
-        yield from _preview(observer, refs, lambda _, old: old._replace(paused=max(old.paused, us)))
-    )
+
+    def pause(_: LimitRef, old: Availability, __: int) -> Availability:
+        return old._replace(paused=max(old.paused, us))
+
+    return (yield from _preview(observer, refs, pause))
 
 
 def preview_resume(observer: Observer, ref: LimitRef | None) -> Plan[Preview]:
     """Return the preview of the end of a pause of a limit, or of all limits."""
     refs = yield from _refs(observer, ref)
-    return (yield from _preview(observer, refs, lambda _, old: old._replace(paused=0)))
+    return (yield from _preview(observer, refs, lambda _, old, __: old, lifts=True))
 
 
 def _refs(observer: Observer, ref: LimitRef | None) -> Plan[list[LimitRef]]:
@@ -159,11 +161,10 @@ def _refs(observer: Observer, ref: LimitRef | None) -> Plan[list[LimitRef]]:
 def preview_reset(observer: Observer, ref: LimitRef) -> Plan[Preview]:
     """Return the preview of a reset."""
 
-    def reset(one: LimitRef, old: Availability) -> Availability:
-        unused = [unused_state(limit) for limit in old.limits] if one == ref else old.states
-        return Availability(old.limits, 0, unused)
+    def reset(one: LimitRef, old: Availability, _: int) -> Availability:
+        return old._replace(states=[*map(unused_state, old.limits)]) if one == ref else old
 
-    return (yield from _preview(observer, [ref], reset))
+    return (yield from _preview(observer, [ref], reset, lifts=True))
 
 
 def preview_definition(observer: Observer, ref: LimitRef, limits: Sequence[Limit]) -> Plan[Preview]:
@@ -171,16 +172,19 @@ def preview_definition(observer: Observer, ref: LimitRef, limits: Sequence[Limit
     refs = yield from _own_refs(observer, ref.name)
     defined = yield from _own_definitions(observer, refs)
 
-    def define(one: LimitRef, old: Availability) -> Availability:
-        return old if one in defined and one != ref else _converted(old, limits)
+    def define(one: LimitRef, old: Availability, now: int) -> Availability:
+        return old if one in defined and one != ref else _converted(old, limits, now)
 
     return (yield from _preview(observer, [ref], define))
 
 
-def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> Plan[Preview]:
+def _preview(
+    observer: Observer, refs: Sequence[LimitRef], change: _Change, *, lifts: bool = False
+) -> Plan[Preview]:
     """Forecast the start of the last task that waits for limits, as they are and changed.
 
-    A change of a limit changes all its keys.
+    A change of a limit changes all its keys. ``lifts``: it also lifts the pauses of these limits
+    and keys, but no others.
     """
     found = yield from read_all_lines(observer, MAX_LINES)
     for ref in () if found.are_all else refs:
@@ -193,10 +197,12 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
 
     competing = competing_lines(found.lines.values(), needs_any)
     states = yield from read_states(observer, {ref for line in competing for ref in line.costs})
-    changed = {
-        ref: change(ref, old) if {ref, LimitRef(ref.name, None)} & {*refs} else old
-        for ref, old in states.items()
-    }
+    affected = [ref for ref in states if {ref, LimitRef(ref.name, None)} & {*refs}]
+    changed = {**states, **{ref: change(ref, states[ref], found.now) for ref in affected}}
+    if lifts:
+        paused = [ref for ref in affected if states[ref].paused]
+        kept = yield from _read_other_pauses(observer, paused, refs)
+        changed |= {ref: changed[ref]._replace(paused=us) for ref, us in kept.items()}
     before, after = (
         solve(
             competing,
@@ -214,20 +220,38 @@ def _preview(observer: Observer, refs: Sequence[LimitRef], change: _Change) -> P
     return Preview(waiting, before, after)
 
 
-def _converted(old: Availability, limits: Sequence[Limit]) -> Availability:
-    """Return the state under other limits: units in use stay in use, and drain at the new rate."""
-    strictest = max(zip(old.limits, old.states, strict=True), key=lambda pair: pair[1].full)
-    return Availability(limits, old.paused, [_convert(*strictest, limit) for limit in limits])
+def _read_other_pauses(
+    observer: Observer, refs: Sequence[LimitRef], lifted: Sequence[LimitRef]
+) -> Plan[dict[LimitRef, int]]:
+    """Return for how long (us) limits and keys stay paused once the pauses of some are lifted.
+
+    The pause of a limit is also one of its keys, and independent of their own.
+    """
+    statuses = yield from read_stored(observer, refs)
+    kept: dict[LimitRef, int] = dict.fromkeys(refs, 0)
+    for ref, status in zip(refs, statuses, strict=True):
+        for pause in status.pauses:
+            if LimitRef(pause.limit, pause.key) not in lifted:
+                us = ENDLESS_US if pause.until is None else to_us(pause.seconds)
+                kept[ref] = max(kept[ref], us)
+    return kept
 
 
-def _convert(old: Limit, state: ClauseState, new: Limit) -> ClauseState:
-    if not isinstance(old.rate, Rate) or not isinstance(new.rate, Rate):
-        return unused_state(new)
-    slower = (new.rate.period_us * old.rate.count) / (new.rate.count * old.rate.period_us)
-    left = new.burst * MILLION - (old.burst * MILLION - state.amount)
-    return ClauseState(
-        amount=max(0, left),
-        full=round(state.full * slower),
-        wait=round(state.wait * slower) if left < MILLION else 0,
-        share=MILLION,
-    )
+def _converted(old: Availability, limits: Sequence[Limit], now: int) -> Availability:
+    """Return the state under other limits: units in use stay in use, and drain at the new rate.
+
+    Each clause adopts the units of the clause with the same index, or the most of any.
+    """
+    in_use = [
+        limit.burst * MILLION - state.amount
+        for limit, state in zip(old.limits, old.states, strict=True)
+        if not has_slots(limit)
+    ]
+    amounts = iter(in_use)
+    states = [
+        unused_state(limit)
+        if has_slots(limit)
+        else filled_state(limit, next(amounts, max(in_use, default=0)), now)
+        for limit in limits
+    ]
+    return Availability(limits, old.paused, states)

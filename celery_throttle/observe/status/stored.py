@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -32,6 +33,9 @@ from celery_throttle.store.keys import FAN_OUT_NAME
 
 #: Names of the layers of definitions, by those in ``records.lua``.
 _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
+
+#: The ids of changes; see :func:`place_of`. The number behind the milliseconds may be left out.
+CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?(@[A-Za-z0-9_.\-/]{1,110})?")
 
 #: How many limits one call reads.
 NAMES_OF_A_CALL = 10
@@ -293,7 +297,8 @@ def read_history(
 def place_of(change_id: str) -> tuple[Any, ...]:
     """Return the place of a change in the logs of all shards, by its id."""
     at, _, shard = change_id.partition("@")
-    return (*map(int, at.split("-")), shard)
+    ms, _, number = at.partition("-")
+    return int(ms), int(number or 0), shard
 
 
 def _refused(name: str, packed: str, suffix: str) -> Change:

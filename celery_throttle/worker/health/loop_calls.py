@@ -1,8 +1,9 @@
 """The calls that a worker's loop makes to the server of one shard: none of them blocks it for long.
 
 The loop waits for a reply for :data:`.tuning.LOOP_CALL_SECONDS` at most, or somewhat longer if the
-server is far away. Then a thread goes on with what is left: it reads the reply, or connects,
-follows a redirection, tries again. Tasks of other shards, and tasks without limits, run meanwhile.
+server is far away. Then a thread goes on with what is left: it reads the reply, follows a
+redirection, tries again. Without a connection, or while another reply of the same server is late,
+it goes on at once. Tasks of other shards, and tasks without limits, run meanwhile.
 
 Laws at stake here: *never in the way*, and *never lost* (each call has one end, in the loop or
 later, and what it took or claimed is received there).
@@ -119,10 +120,17 @@ class LoopCalls:
     slow the server is, other tasks have about half of the loop. Functions that call the server are
     queued during a rest, and until a late call has ended. They run one by one, in the order in
     which they came.
+
+    Args:
+        timers: the timers of the worker.
+        late_servers: the servers of all late calls of the worker, by their futures.
     """
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(
+        self, timers: Timers, late_servers: dict[Future[Any], str | None] | None = None
+    ) -> None:
         self._timers = timers
+        self._late_servers = {} if late_servers is None else late_servers
         self._rest_until = 0.0
         self._queue: deque[Callable[[], None]] = deque()
         self._alarm = Alarm(timers, self._run_next)
@@ -146,11 +154,12 @@ class LoopCalls:
         began = time.monotonic()
         wait_until = began + (0.0 if self._late else self._patience())
         try:
-            rest = self._begin(steps, wait_until)
+            rest, server = self._begin(steps, wait_until)
             late = _go_on(steps, rest)
-            if wait([late], max(0.0, wait_until - time.monotonic())).done:
+            seconds = 0.0 if server is None else max(0.0, wait_until - time.monotonic())
+            if wait([late], seconds).done:
                 return late.result()
-            self._late[late] = receive
+            self._late[late], self._late_servers[late] = receive, server
             late.add_done_callback(partial(self._on_end, began))
             self.on_late()
             raise LateReplyError
@@ -176,11 +185,13 @@ class LoopCalls:
         with suppress(LateReplyError):
             self.run(_step(function), raise_error)
 
-    def _begin(self, steps: LoopSteps[T], wait_until: float) -> Callable[[], Any]:
+    def _begin(
+        self, steps: LoopSteps[T], wait_until: float
+    ) -> tuple[Callable[[], Any], str | None]:
         """Carry out steps as long as their replies come in time.
 
-        Returns the rest of the first step that may take longer. Raises StopIteration with the
-        result if there is none.
+        Returns the rest of the first step that may take longer, and its server: None if the loop
+        need not wait for it. Raises StopIteration with the result if there is no such step.
         """
         step = next(steps)
         while isinstance(step, RoundTrip):
@@ -189,12 +200,15 @@ class LoopCalls:
             except StoreError as error:  # no call is made: the circuit breaker is open
                 step = steps.send([error] * len(step.calls))
                 continue
-            if not pending.read_within(wait_until - time.monotonic()):
-                return partial(step.finish, pending)
+            late = list(self._late_servers.values())
+            is_late = bool(late) and pending.server in late
+            if not pending.read_within(0.0 if is_late else wait_until - time.monotonic()):
+                return partial(step.finish, pending), None if is_late else pending.server
             step = steps.send(step.store.finish(pending))
-        return step.function
+        return step.function, ""
 
     def _on_end(self, began: float, late: Future[Any]) -> None:
+        self._late_servers.pop(late, None)
         self._recent.append(time.monotonic() - began)
         self._timers.call_soon(self._deliver, late)
 

@@ -29,7 +29,9 @@ from celery_throttle import (
     UnknownFanOutError,
 )
 from celery_throttle.bulk import retry
+from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
+from celery_throttle.bulk.fan_out.parts import FanOutParts
 from celery_throttle.bulk.fan_out.publisher import Publisher
 from celery_throttle.limiter.parts import on
 from celery_throttle.operations.shards import ShardIdentity, begin_move
@@ -513,3 +515,29 @@ def test_a_move_that_has_begun_goes_on_though_tasks_of_a_fan_out_wait(sharded: S
     sharded.start_worker()
     assert counts(handle.wait(timeout=SECONDS)) == (TASKS, 0, TASKS)
     assert sorted(sharded.runs("api")) == list(range(TASKS))
+
+
+@pytest.mark.parametrize("lost_at", [{1, 3}, set[int]()], ids=["its record", "its page"])
+def test_each_result_comes_though_a_shard_is_lost_meanwhile(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch, lost_at: set[int]
+) -> None:
+    """Its server is lost between the progress and the results, or between two parts."""
+    sharded.start_worker()
+    handle = sharded.throttle.fan_out(mixed(sharded), "nightly")
+    handle.wait(timeout=SECONDS)
+    monkeypatch.setattr(retry, "RETRY_INTERVAL_SECONDS", 0.0)
+    read, read_page = FanOutParts._read, FanOut._read_page
+    reads, pages = itertools.count(), itertools.count()
+
+    def read_or_fail(parts: Any, every: Any, shard: str) -> Any:
+        is_lost = shard == "erp" and next(reads) in lost_at
+        return StoreUnavailableError("it is down") if is_lost else read(parts, every, shard)
+
+    def read_page_or_fail(found: Any, *args: Any) -> Any:
+        if not lost_at and next(pages) == 1:
+            raise StoreUnavailableError("it is down")
+        return read_page(found, *args)
+
+    monkeypatch.setattr(FanOutParts, "_read", read_or_fail)
+    monkeypatch.setattr(FanOut, "_read_page", read_page_or_fail)
+    assert len({result.id for result in handle.results()}) == TASKS

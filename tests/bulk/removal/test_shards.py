@@ -65,7 +65,7 @@ def test_the_command_asks_with_the_name_of_the_lost_shard(
 def test_a_fan_out_in_a_lost_shard_counts_its_tasks_once_they_are_dropped_again(
     sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were drained, and wait for a limit in another shard. Without a count, they wait again."""
+    """They were drained, and wait for a limit in another shard. Until then, they wait again."""
     erp, api = sharded.task("erp"), sharded.task("api")
     job = sharded.throttle.fan_out([erp.s(n).set(task_id=f"{n}") for n in range(2)], "nightly")
     sharded.throttle["erp"].drain()

@@ -124,3 +124,41 @@ def test_nothing_waits(redis_url: str) -> None:
     found = preview(lines, preview_pause, API, 10.0)
     assert found.waiting == 0
     lines.close()
+
+
+KEY = LimitRef("mail", "k1")
+
+
+@pytest.mark.parametrize("plan", [preview_resume, preview_reset])
+@pytest.mark.parametrize("ref", [MAIL, KEY])
+@pytest.mark.parametrize("of_mail", [100.0, 300.0, None])
+def test_the_pauses_of_a_limit_and_of_its_keys_are_lifted_separately(
+    lines: Protocol, plan: Callable[..., Any], ref: LimitRef, of_mail: float | None
+) -> None:
+    lines.limiter["mail"].pause(of_mail)
+    lines.limiter["mail", "k1"].pause(200)
+    found = preview(lines, plan, ref)
+    if plan is preview_resume:
+        lines.limiter[ref].resume()
+    else:
+        lines.limiter[ref].reset()
+    assert found.after.seconds == same(end(lines, ref))
+
+
+@pytest.mark.parametrize(
+    "old", ["10/m burst 3", "30/m using sliding-log", "30/m using leaky-queue"]
+)
+@pytest.mark.parametrize(
+    "new", ["30/m using fixed-window", "30/m using sliding-window", "30/m using sliding-log"]
+)
+def test_a_definition_with_another_algorithm(redis_url: str, old: str, new: str) -> None:
+    lines, ref = Protocol(redis_url, {"sms": old}), LimitRef("sms", None)
+    lines.add_worker()
+    lines.limiter["sms"].acquire_up_to(30)
+    for number in range(40):
+        lines.park(f"s{number}", ["sms"])
+    lines.now += SECOND // 10
+    found = preview(lines, preview_definition, ref, [Limit.parse(new)])
+    lines.limiter["sms"].define(new)
+    assert found.after.seconds == same(end(lines, ref))
+    lines.close()

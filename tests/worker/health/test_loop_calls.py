@@ -68,7 +68,8 @@ class Loop:
             return True
 
         store: Any = SimpleNamespace(
-            begin=lambda *_: SimpleNamespace(read_within=read_within), finish=lambda _: [None]
+            begin=lambda *_: SimpleNamespace(read_within=read_within, server="server"),
+            finish=lambda _: [None],
         )
         call: Any = None
         yield RoundTrip(store, [call])
@@ -148,7 +149,8 @@ class Late:
         self.store = Store(url)
         self.store.run(PING)
         self.timers = ThreadTimers()
-        self.calls = LoopCalls(self.timers)
+        self.late_servers: dict[Any, str | None] = {}
+        self.calls = LoopCalls(self.timers, self.late_servers)
         self.received: list[Any] = []
 
     def ping(self) -> LoopSteps[str]:
@@ -236,6 +238,31 @@ def test_another_call_does_not_wait_while_one_is_late(late: Late) -> None:
     assert time.monotonic() - began < LOOP_CALL_SECONDS
     late.server.signal(signal.SIGCONT)
     wait_until(lambda: (late.timers._make_calls(), len(late.received) == 2)[1], "both replies")
+
+
+def test_no_call_to_the_same_server_waits_while_one_of_another_shard_is_late(late: Late) -> None:
+    other = Late(late.server, late.server.url)
+    other.calls = LoopCalls(other.timers, late.late_servers)
+    late.make_late()
+    began = time.monotonic()
+    with pytest.raises(LateReplyError):
+        other.run(other.ping())
+    assert time.monotonic() - began < LOOP_CALL_SECONDS
+    late.server.signal(signal.SIGCONT)
+    for one in (late, other):
+        one.deliver()
+        assert len(one.received) == 1
+    assert not late.late_servers
+    assert other.run(other.ping())
+    other.store.close()
+
+
+def test_the_loop_does_not_wait_for_a_connection(late: Late) -> None:
+    late.store.close()
+    assert late.make_late() < LOOP_CALL_SECONDS
+    late.server.signal(signal.SIGCONT)
+    late.deliver()
+    assert len(late.received) == 1
 
 
 def test_the_rest_of_the_steps_goes_on_in_a_thread(late: Late) -> None:
