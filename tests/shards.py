@@ -51,10 +51,16 @@ def shard_limiter(
     keys = keys_of(name)
     limiter = Limiter(url, limits, prefix=keys.prefix)
     if name != HOME:
-        fence = ShardFence(HOME_KEYS, identity or ShardIdentity(name))
+        home = Store(home_url or url, timeout=30)
+        fence = ShardFence(HOME_KEYS, identity or ShardIdentity(name), home)
         limiter.backend = make_backend(url, limiter.limits, keys, timeout=30, fence=fence)
-        limiter.home_store = Store(home_url or url, timeout=30)
     return limiter
+
+
+def home_store_of(limiter: Limiter) -> Store:
+    """Return the connections of a :func:`shard_limiter` to the server of the home shard."""
+    fence: Any = limiter.plans.fence
+    return limiter.store if fence is None else fence.store
 
 
 def stores_of(limiter: Limiter) -> set[Store]:

@@ -28,8 +28,8 @@ from celery_throttle.observe.nodes import (
 )
 from celery_throttle.observe.status_text import age, lost_texts
 from celery_throttle.observe.text import amount
+from celery_throttle.operations.plan import read_call
 from celery_throttle.store.client import Store
-from celery_throttle.store.script import Call, script
 from celery_throttle.store.url import is_cluster_url
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -122,8 +122,7 @@ def _slot_of(part: AppLimits) -> int | None:
 
 
 def _read_epoch(home: AppLimits) -> int:
-    call = Call(script("read"), [home.keys.shards], ["", "HGET", 1, "@epoch"])
-    _, epoch = home.store.run(call)
+    _, epoch = home.store.run(read_call("", ("HGET", home.keys.shards, "@epoch")))
     return int(epoch or 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from aiohttp import (
     StreamReader,
 )
 
-from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.answer import ApiAnswer, parse_json
 from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps, release_later
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
@@ -87,19 +86,13 @@ class _AiohttpExchange(Exchange[ClientResponse]):
 
     def content(self) -> Any:
         body = self.request.body
-        try:
-            return json.loads(body.decode()) if isinstance(body, BytesPayload) else None
-        except ValueError:
-            return None
+        return parse_json(body.decode(errors="replace")) if isinstance(body, BytesPayload) else None
 
     def answer(self, response: ClientResponse) -> ApiAnswer:
         return ApiAnswer(response.status, response.headers)
 
-    def load(self, response: ClientResponse) -> Any:
+    def read_body(self, response: ClientResponse) -> Any:
         return response.read()
-
-    def body(self, response: ClientResponse) -> Any:
-        return response._body  # noqa: SLF001  # load() has read it; the public methods are coroutines
 
     def close(self, response: ClientResponse) -> None:
         response.close()

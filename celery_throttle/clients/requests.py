@@ -106,10 +106,7 @@ class _RequestsExchange(Exchange[requests.Response]):
     def answer(self, response: requests.Response) -> ApiAnswer:
         return ApiAnswer(response.status_code, response.headers)
 
-    def load(self, response: requests.Response) -> None:
-        _ = response.content  # reads it
-
-    def body(self, response: requests.Response) -> Any:
+    def read_body(self, response: requests.Response) -> Any:
         return response.content
 
     def close(self, response: requests.Response) -> None:

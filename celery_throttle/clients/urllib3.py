@@ -114,10 +114,7 @@ class _Urllib3Exchange(Exchange[Any]):
     def answer(self, response: Any) -> ApiAnswer:
         return ApiAnswer(response.status, response.headers)
 
-    def load(self, response: Any) -> None:
-        _ = response.data  # reads it
-
-    def body(self, response: Any) -> Any:
+    def read_body(self, response: Any) -> Any:
         return response.data
 
     def close(self, response: Any) -> None:

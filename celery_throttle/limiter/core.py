@@ -34,7 +34,6 @@ from celery_throttle.operations.plan import (
     Action,
     Blocking,
     Clock,
-    HomeCall,
     Plan,
     StoreCall,
     translate,
@@ -111,11 +110,6 @@ class LimiterCore:
     def store(self) -> Store:
         """The server."""
         return self.backend.store
-
-    @cached_property
-    def home_store(self) -> Store:
-        """The server of the home shard."""
-        return self.store
 
     @cached_property
     def plans(self) -> AnyPlans:
@@ -337,9 +331,9 @@ class LimiterCore:
     def _step(self, action: Action) -> Step:
         if isinstance(action, Call):
             return Step(partial(self.store.run, action), partial(self.store.arun, action))
-        if isinstance(action, (HomeCall, StoreCall)):
-            store = self.home_store if isinstance(action, HomeCall) else action.store
-            return Step(partial(store.run, action.call), partial(store.arun, action.call))
+        if isinstance(action, StoreCall):
+            store, call = action.store, action.call
+            return Step(partial(store.run, call), partial(store.arun, call))
         if isinstance(action, Blocking):
             return Step(action.function, partial(asyncio.to_thread, action.function))
         seconds = action.seconds

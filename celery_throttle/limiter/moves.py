@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.limiter.core import LimiterCore
@@ -23,6 +23,7 @@ from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots, make_requirement
 from celery_throttle.limits.shards import HOME, Shard
+from celery_throttle.observe.observer import read_keys
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.lines import WithdrawPlans, limit_names, waiting_queues
@@ -43,7 +44,6 @@ from celery_throttle.operations.shards import (
 )
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_NAME
-from celery_throttle.store.script import Call, script
 
 #: Seconds for which a limit stays paused after a look at its slots, and between two looks.
 _PAUSE, _SLOTS_INTERVAL = 5.0, 0.5
@@ -272,15 +272,10 @@ class LimitMove:
 
 
 def _live_workers(part: LimiterCore) -> Plan[set[str]]:
-    args = [part.plans.now(), "ZRANGE", 3, 0, -1, "WITHSCORES"]
-    call = Call(script("read"), [part.keys.membership], args)
-    now, found = yield from on(part, _single(call))
+    command = "ZRANGE", part.keys.membership, 0, -1, "WITHSCORES"
+    now, (found,) = yield from on(part, read_keys(part.observer, command))
     pairs = zip(found[::2], found[1::2], strict=True)
-    return {name.decode() for name, ends in pairs if float(ends) > float(now)}
-
-
-def _single(call: Call) -> Plan[Any]:
-    return (yield call)
+    return {name.decode() for name, ends in pairs if float(ends) > now}
 
 
 def _pause_of(limit: Limit, rate: Rate) -> float:

@@ -24,7 +24,7 @@ from celery_throttle.operations.acquire import (
     renew,
 )
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.plan import Clock, Plan, StoreCall, translate
+from celery_throttle.operations.plan import Clock, Plan, on_store
 from celery_throttle.operations.rules import Applied, FileRules
 from celery_throttle.operations.shards import ShardFence, ShardIdentity, locate
 from celery_throttle.store.client import Store
@@ -211,9 +211,9 @@ class MakePart:
         url, store, fence = self.url, None, None
         if shard != HOME_SHARD:
             entry = parts.shard_map.entries[shard.name]
-            url, part.home_store = entry.url or url, parts.home.store
+            url = entry.url or url
             if not is_memory_url(url):
-                fence = ShardFence(parts.home.keys, ShardIdentity.of(entry))
+                fence = ShardFence(parts.home.keys, ShardIdentity.of(entry), parts.home.store)
             first = HOME_SHARD if entry.url is None else entry.shards[0]
             if shard != first:
                 store = parts[first].store
@@ -234,9 +234,7 @@ class MakePart:
 
 def on(part: LimiterCore, plan: Plan[T]) -> Plan[T]:
     """Return a plan whose calls run in the shard of a part."""
-    return translate(
-        plan, lambda action: StoreCall(part.store, action) if isinstance(action, Call) else action
-    )
+    return on_store(part.store, plan)
 
 
 def _in_one(

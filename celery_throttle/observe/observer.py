@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.shards import HOME
-from celery_throttle.operations.plan import Clock, Plan
-from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.operations.plan import Plan, ReadContext, read_call
+from celery_throttle.store.script import Argument
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
 #: every ten seconds at least.
@@ -23,31 +20,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class Observer(ReadContext):
     """The limits of one shard, for those who read their status and change no limit.
 
     Each plan of this package is a function whose first argument is an observer.
     """
 
-    limits: Mapping[str, Limits]  #: of the code
-    keys: Keys
-    clock: Clock | None  #: replaces the server's
     #: Makes the plan that raises UnknownLimitError if neither the code nor the server has a limit.
     check_known: Callable[[LimitRef], Plan[None]]
     has_server: bool = True  #: if not, no task waits
     shard: str = HOME  #: its name
-
-    def now(self) -> Argument:
-        """Return the time as an argument of a script: empty for the server's own."""
-        return "" if self.clock is None else self.clock.now
-
-    def local_time(self) -> int:
-        """Return the time in microseconds by the clock, or else by this machine's."""
-        return time.time_ns() // 1000 if self.clock is None else self.clock.now
-
-    def call(self, name: str, keys: Sequence[str], *args: Argument) -> Call:
-        """Return the call of a script whose first argument is the time."""
-        return Call(script(name), keys, [self.now(), *args])
 
 
 def read_keys(observer: Observer, *commands: tuple[Argument, ...]) -> Plan[tuple[int, list[Any]]]:
@@ -55,10 +37,7 @@ def read_keys(observer: Observer, *commands: tuple[Argument, ...]) -> Plan[tuple
 
     Returns the server's time in microseconds, and the reply of each command.
     """
-    args: list[Argument] = []
-    for name, _, *rest in commands:
-        args += [name, len(rest), *rest]
-    now, *replies = yield observer.call("read", [str(key) for _, key, *_ in commands], *args)
+    now, *replies = yield read_call(observer.now(), *commands)
     return int(now), replies
 
 

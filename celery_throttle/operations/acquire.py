@@ -37,7 +37,7 @@ from celery_throttle.operations.replies import (
     read_refused,
 )
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument, Call
 
 #: Seconds between two attempts to take a slot, which may be released at any time.
 _SLOT_POLL_SECONDS = 0.02
@@ -247,7 +247,7 @@ class AcquirePlans(PlanContext):
             args += (holder.name, to_us(holder.lease))
         delay = "" if longest is None else to_us(longest)
         keys = [self.keys.limits, *names, self.keys.totals()]
-        return Call(script("acquire"), keys, [self.now(), mode, delay, *args])
+        return self.call("acquire", keys, mode, delay, *args)
 
 
 def gate_call(context: PlanContext, requests: Sequence[GateRequest], ahead: int) -> Call:
@@ -260,10 +260,10 @@ def gate_call(context: PlanContext, requests: Sequence[GateRequest], ahead: int)
     names, about = ref_arguments(context.keys, Requirement(tuple(refs), tuple(costs)))
     backlogs = [context.keys.backlog(ref) for ref in refs]
     keys = [context.keys.limits, *names, *backlogs, context.keys.totals()]
-    args: list[Argument] = [context.now(), ahead, len(requests), int(has_keys(refs))]
+    args: list[Argument] = [ahead, len(requests), int(has_keys(refs))]
     for request in requests:
         args += (request.times, len(request.requirement.refs))
-    return Call(script("admit"), keys, [*args, *about])
+    return context.call("admit", keys, *args, *about)
 
 
 def _parts_of(acquisition: Acquisition, index: int) -> list[Taken]:
@@ -296,8 +296,8 @@ def settle_takes(context: PlanContext, takes: Sequence[tuple[Taken, int]]) -> Pl
     waits = [keys.waiting_lists(ref) for ref in refs]
     names = [keys.limits, *names, *waits, keys.totals()]
     marks = chain.from_iterable(take.marks or (0, 0) for take, _ in takes)
-    about = [context.now(), int(has_keys(refs)), *args, *(worth for _, worth in takes), *marks]
-    call = Call(script("settle_reservation"), names, about)
+    about = int(has_keys(refs)), *args, *(worth for _, worth in takes), *marks
+    call = context.call("settle_reservation", names, *about)
     check_reply((yield from call_registered(context, call, refs)), [requirement], context.limits)
 
 
@@ -313,13 +313,13 @@ def learn(
     """
     requirement, keys = Requirement(tuple(answers), (0,) * len(answers)), context.keys
     names, about = ref_arguments(keys, requirement)
-    args = [context.now(), int(has_keys(requirement.refs)), *about]
+    args: list[Argument] = [int(has_keys(requirement.refs)), *about]
     for ref, feedback in answers.items():
         names += (keys.refusals(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
         args += _feedback_arguments(feedback)
         request = (ref.key, *(task or (None, None)))
         args.append(json.dumps(request) if feedback.refused else "")
-    call = Call(script("learn"), [keys.limits, *names, keys.totals()], args)
+    call = context.call("learn", [keys.limits, *names, keys.totals()], *args)
     reply = yield from call_registered(context, call, requirement.refs)
     check_reply(reply, [requirement], context.limits)
     return pause_to_seconds(reply[1])
@@ -329,7 +329,7 @@ def release(context: PlanContext, refs: Sequence[LimitRef], holder: str) -> Plan
     """Release the slots of a holder."""
     keys = context.keys
     names = [name for ref in refs for name in (keys.entries(ref), keys.waiting_lists(ref))]
-    yield Call(script("release"), names, [context.now(), holder])
+    yield context.call("release", names, holder)
 
 
 def renew(context: PlanContext, slots: Sequence[tuple[LimitRef, str]], lease: float) -> Plan[None]:
@@ -345,11 +345,10 @@ def renew_call(
     ``anew``: also adds slots that the server does not know.
     """
     holders = [holder for _, holder in slots]
-    args = [context.now(), to_us(lease), int(anew), *holders]
     entries = [entries for entries, _ in slots]
     keys = context.keys
     names = [*entries, *map(keys.key_cap_of, entries), *map(keys.state_of, entries)]
-    return Call(script("renew"), names, args)
+    return context.call("renew", names, to_us(lease), int(anew), *holders)
 
 
 def _feedback_arguments(feedback: Feedback) -> list[Argument]:

@@ -28,10 +28,10 @@ from celery_throttle.limits.requirement import (
 from celery_throttle.limits.shards import check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
-from celery_throttle.operations.plan import Plan, PlanContext, ReadContext
+from celery_throttle.operations.plan import Plan, PlanContext, ReadContext, read_call
 from celery_throttle.operations.replies import ReplyStatus, unknown_limit_error
 from celery_throttle.store import definitions
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument, Call
 
 #: The status of a reply about a limit that the server does not know, in both reply formats.
 _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
@@ -100,8 +100,9 @@ def register_missing(
 
 def read_definitions(context: ReadContext, fields: Iterable[str]) -> Plan[Sequence[bytes | None]]:
     """Return the limits in force of some fields, as text; None for one without its own."""
-    call = Call(script("read_definitions"), [context.keys.limits], [context.now(), *fields])
-    found: Sequence[bytes | None] = yield call
+    found: Sequence[bytes | None] = yield context.call(
+        "read_definitions", [context.keys.limits], *fields
+    )
     return found
 
 
@@ -196,8 +197,8 @@ def _weight_call(
     context: PlanContext, ref: LimitRef, weight: int, author: Author, lasts_us: int = 0
 ) -> Call:
     """Return the call that sets a weight, or removes it if it is 0."""
-    args = [context.now(), context.keys.field(ref), weight, lasts_us, author.pack()]
-    return Call(script("set_weight"), context.keys.definition_change, args)
+    args = context.keys.field(ref), weight, lasts_us, author.pack()
+    return context.call("set_weight", context.keys.definition_change, *args)
 
 
 def check_known(context: PlanContext, ref: LimitRef) -> Plan[None]:
@@ -233,16 +234,15 @@ def put_definitions(
         if own is not None:
             definition = definitions.pack(own, now, keys.key_cap(ref.name))
         args += (keys.field(ref), *definition)
-    head = [context.now(), mode, lasts_us, (author or Author.of()).pack()]
-    reply = yield Call(script("define"), keys.definition_change, [*head, epoch, *args])
+    head = mode, lasts_us, (author or Author.of()).pack()
+    reply = yield context.call("define", keys.definition_change, *head, epoch, *args)
     if reply[0] and reply[2] and context.fence is not None:
         # The home shard may have lost its map, and count its epochs anew.
-        asked = [arg for name in names for arg in ("HGET", 1, name)]
-        read = Call(script("read"), [keys.shards] * len(names), [context.now(), *asked])
-        _, *entries = yield read
+        reads = [("HGET", keys.shards, name) for name in names]
+        _, *entries = yield read_call(context.now(), *reads)
         least = max(int(entry.split()[0]) for entry in entries if entry)
         epoch = yield from context.fence.assign(names, least)
-        reply = yield Call(script("define"), keys.definition_change, [*head, epoch, *args])
+        reply = yield context.call("define", keys.definition_change, *head, epoch, *args)
     done, *found = reply
     if not done:
         refused = found[0] - 1
@@ -259,7 +259,7 @@ def make_due(context: PlanContext, name: str, cursor: bytes = b"") -> Plan[None]
     """Make the lines due that wait at a limit, in short steps; ``cursor``: of a first step."""
     index = context.keys.waiting_list_index(name)
     while cursor != b"0":
-        cursor = yield Call(script("make_due"), [index], [context.now(), cursor or "0"])
+        cursor = yield context.call("make_due", [index], cursor or "0")
 
 
 def pause(
@@ -275,8 +275,8 @@ def pause(
     us = ENDLESS_US if lasts is None else to_us(check_duration(lasts, "a pause"))
     about = (author or Author.of()).pack()
     yield from check_known(context, ref)
-    args = [context.now(), us, context.keys.field(ref), ref.key or "", about]
-    paused: int = yield Call(script("pause"), context.keys.pause_change(ref), args)
+    args = us, context.keys.field(ref), ref.key or "", about
+    paused: int = yield context.call("pause", context.keys.pause_change(ref), *args)
     return pause_to_seconds(paused)
 
 
@@ -287,11 +287,11 @@ def resume(context: PlanContext, ref: LimitRef, author: Author | None = None) ->
     that was interrupted.
     """
     keys = context.keys
-    args = [context.now(), keys.field(ref), ref.key or "", (author or Author.of()).pack()]
+    args = keys.field(ref), ref.key or "", (author or Author.of()).pack()
     yield from check_known(context, ref)
     whole = ref.key is None
     waits = keys.waiting_list_index(ref.name) if whole else keys.waiting_lists(ref)
-    lifted, cursor = yield Call(script("resume"), [*keys.pause_change(ref), waits], args)
+    lifted, cursor = yield context.call("resume", [*keys.pause_change(ref), waits], *args)
     yield from make_due(context, ref.name, cursor)
     return bool(lifted)
 
@@ -299,10 +299,10 @@ def resume(context: PlanContext, ref: LimitRef, author: Author | None = None) ->
 def reset(context: PlanContext, ref: LimitRef, author: Author | None = None) -> Plan[None]:
     """Clear the state of a limit or one key of it, and lift its pause."""
     keys, index = context.keys, context.keys.waiting_list_index(ref.name)
-    args = [context.now(), keys.field(ref), ref.key or "", (author or Author.of()).pack()]
+    args = keys.field(ref), ref.key or "", (author or Author.of()).pack()
     yield from check_known(context, ref)
     names = [*keys.pause_change(ref), keys.state(ref), keys.entries(ref)]
-    call = Call(script("reset"), [*names, keys.key_cap(ref.name), index], args)
+    call = context.call("reset", [*names, keys.key_cap(ref.name), index], *args)
     yield from make_due(context, ref.name, (yield call))
 
 
@@ -318,8 +318,8 @@ def note_change(
 
     ``subject``: the field of their limit and key, or their fan-out; empty for all tasks.
     """
-    args = [context.now(), action, subject, what, author.pack()]
-    yield Call(script("note_change"), context.keys.definition_change, args)
+    args = action, subject, what, author.pack()
+    yield context.call("note_change", context.keys.definition_change, *args)
 
 
 def parse_definition(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, read_call
 from celery_throttle.store.keys import FAN_OUT_NAME, Keys
 from celery_throttle.store.script import Argument, Call, script
 
@@ -22,8 +22,8 @@ def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
     names: dict[str, None] = {}
     first_time, cursor = 0, b""
     while cursor != END:
-        args: list[Argument] = [now, "SSCAN", 3, cursor or "0", "COUNT", 500]
-        server_time, (cursor, found) = yield Call(script("read"), [keys.names], args)
+        call = read_call(now, ("SSCAN", keys.names, cursor or "0", "COUNT", 500))
+        server_time, (cursor, found) = yield call
         first_time = first_time or int(server_time)
         names.update((name.decode(), None) for name in found)
     return first_time, list(names)
@@ -120,8 +120,8 @@ class WithdrawPlans:
     def count_claims(self) -> Plan[int]:
         """Return the number of tasks that are claimed, by workers for example."""
         count = 0
-        args = [self.now, "ZRANGE", 3, "(0", "+inf", "BYSCORE"]
-        _, names = yield Call(script("read"), [self.keys.workers], args)
+        workers = "ZRANGE", self.keys.workers, "(0", "+inf", "BYSCORE"
+        _, names = yield read_call(self.now, workers)
         for name in names:
             claims = self.keys.claims(name.decode())
             count += len((yield from _scan(claims, "claims", self._filter)))

@@ -20,7 +20,7 @@ from celery_throttle.limits.rate import MAX_UNITS
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.script import Argument, Call
+from celery_throttle.store.script import Argument, Call, script
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -37,13 +37,6 @@ class Sleep:
     """
 
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class HomeCall:
-    """A step of a plan that runs a call in the home shard, which may be on another server."""
-
-    call: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +58,7 @@ class Blocking:
 
 
 #: What a plan yields.
-Action = Call | HomeCall | StoreCall | Sleep | Blocking
+Action = Call | StoreCall | Sleep | Blocking
 
 Plan = Generator[Action, Any, T]
 
@@ -89,6 +82,13 @@ def translate(plan: Plan[T], step_of: Callable[[Action], S]) -> Generator[S, Any
             raise
         except BaseException as error:  # noqa: BLE001  # the plan decides
             resume, result = plan.throw, error
+
+
+def on_store(store: Store, plan: Plan[T]) -> Plan[T]:
+    """Return a plan whose calls run on the server of one shard."""
+    return translate(
+        plan, lambda action: StoreCall(store, action) if isinstance(action, Call) else action
+    )
 
 
 class Clock(Protocol):
@@ -118,36 +118,38 @@ class Fence(Protocol):
         """Repeat that limits are in the shard."""
 
 
-class ReadContext(Protocol):
-    """The part of a :class:`PlanContext` that plans use which only read."""
-
-    @property
-    def keys(self) -> Keys:
-        """The names of the keys."""
-
-    def now(self) -> Argument:
-        """See :meth:`PlanContext.now`."""
-
-
 @dataclass(frozen=True, slots=True)
-class PlanContext:
-    """What plans for the limits of one prefix use.
+class ReadContext:
+    """What plans use that only read the limits of one prefix."""
 
-    ``limits`` are those of the code; they are registered if the server does not know them. A
-    ``clock`` replaces the server's. ``restore`` makes the plan that runs before that: it puts the
-    rules file in force. In any shard but the home shard, ``fence`` makes the plan that runs before
-    limits are defined.
-    """
-
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, Limits]  #: of the code
     keys: Keys
-    clock: Clock | None = None
-    restore: Callable[[], Plan[None]] | None = None
-    fence: Fence | None = None
+    clock: Clock | None  #: replaces the server's
 
     def now(self) -> Argument:
         """Return the time as an argument of a script: empty for the server's own."""
         return "" if self.clock is None else self.clock.now
+
+    def local_time(self) -> int:
+        """Return the time in microseconds by the clock, or else by this machine's."""
+        return time.time_ns() // 1000 if self.clock is None else self.clock.now
+
+    def call(self, name: str, keys: Sequence[str], *args: Argument) -> Call:
+        """Return the call of a script whose first argument is the time."""
+        return Call(script(name), keys, [self.now(), *args])
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext(ReadContext):
+    """What plans use that change the limits of one prefix.
+
+    Limits of the code are registered if the server does not know them. ``restore`` makes the plan
+    that runs before that: it puts the rules file in force. In any shard but the home shard,
+    ``fence`` makes the plan that runs before limits are defined.
+    """
+
+    restore: Callable[[], Plan[None]] | None = None
+    fence: Fence | None = None
 
     def assigned_epoch(self, names: Iterable[str]) -> Plan[int]:
         """Let the home shard assign limits to this shard; return the epoch of its answer.
@@ -155,10 +157,6 @@ class PlanContext:
         In the home shard that is 0, and no call is made. Raises as the plan of ``fence``.
         """
         return 0 if self.fence is None else (yield from self.fence.assign(names))
-
-    def local_time(self) -> int:
-        """Return the time in microseconds by the clock, or else by this machine's."""
-        return time.time_ns() // 1000 if self.clock is None else self.clock.now
 
 
 def ref_arguments(keys: Keys, requirement: Requirement) -> tuple[list[str], list[Argument]]:
@@ -172,6 +170,16 @@ def ref_arguments(keys: Keys, requirement: Requirement) -> tuple[list[str], list
         fields = [ref.name for ref in refs]
     costs = [min(cost, MAX_COST + cost % MILLION) for cost in requirement.costs]
     return [*states, *(keys.entries(ref) for ref in refs)], [*fields, *costs]
+
+
+def read_call(now: Argument, *commands: tuple[Argument, ...]) -> Call:
+    """Return the call that runs commands which only read: tuples of a name, a key and arguments.
+
+    Its reply is the server's time in microseconds, and the reply of each command. ``now``:
+    microseconds; empty for the server's time.
+    """
+    args = [arg for name, _, *rest in commands for arg in (name, len(rest), *rest)]
+    return Call(script("read"), [str(key) for _, key, *_ in commands], [now, *args])
 
 
 def has_keys(refs: Sequence[LimitRef]) -> bool:

@@ -21,7 +21,7 @@ from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Argument, Call
 
 #: Limits and weights that one call checks or changes at most; the server does nothing else
 #: meanwhile.
@@ -137,11 +137,11 @@ def _rules_call(
 ) -> Call:
     """Return the call of a step of ``apply_rules.lua``, which describes the fields."""
     named = {"step": step, "digest": digest, "modified": modified, **fields}
-    args: list[Argument] = [context.now(), json.dumps(named)]
+    args: list[Argument] = [json.dumps(named)]
     for field, value in rows:
         if isinstance(value, Definition):
             args += (field, *value)
-    return Call(script("apply_rules"), context.keys.definition_change, args)
+    return context.call("apply_rules", context.keys.definition_change, *args)
 
 
 def _rows_of(context: PlanContext, rules: Rules) -> dict[str, Definition | int]:
@@ -271,8 +271,8 @@ def report_rules(
     """
     keys = context.keys
     names = [keys.rules_files, keys.rules, keys.membership]
-    args = [context.now(), worker, to_us(lasts), report, known]
-    reply: Sequence[bytes] = yield Call(script("report_rules"), names, args)
+    args = worker, to_us(lasts), report, known
+    reply: Sequence[bytes] = yield context.call("report_rules", names, *args)
     if not reply:
         return None, None
     version = RulesVersion.unpack(reply[0])

@@ -38,7 +38,8 @@ from celery_throttle.limits.shards import HOME, ShardEntry, check_here
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
-from celery_throttle.operations.plan import HomeCall, Plan, PlanContext, translate
+from celery_throttle.operations.plan import Plan, PlanContext, StoreCall, on_store, read_call
+from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.store.url import safe_url
@@ -78,10 +79,12 @@ class ShardFence:
     Attributes:
         home: the keys of the home shard.
         identity: that of the shard.
+        store: the server of the home shard.
     """
 
     home: Keys
     identity: ShardIdentity
+    store: Store
 
     def assign(self, names: Iterable[str], least: int = 0) -> Plan[int]:
         """Assign limits to the shard if they are nowhere; return the epoch of the answer.
@@ -97,7 +100,7 @@ class ShardFence:
         asked = [*names]
         call = _assign_call(self.home, "assign", self.identity, asked, least)
         try:
-            reply = yield HomeCall(call)
+            reply = yield StoreCall(self.store, call)
         except StoreUnavailableError as error:
             raise StoreError(
                 f"limits of shard {self.identity.name!r} are not registered, and the home shard, "
@@ -120,9 +123,8 @@ class ShardFence:
         Raises as :meth:`assign`, except for OtherShardError.
         """
         keys, asked = context.keys, [*names]
-        pairs = [pair for name in asked for pair in ((keys.shards, name), (keys.limits, name))]
-        args = [arg for _, name in pairs for arg in ("HGET", 1, name)]
-        _, *found = yield Call(script("read"), [key for key, _ in pairs], [context.now(), *args])
+        reads = [("HGET", key, name) for name in asked for key in (keys.shards, keys.limits)]
+        _, *found = yield read_call(context.now(), *reads)
         since: list[Argument] = []
         for name, entry, record in zip(asked, found[::2], found[1::2], strict=True):
             if record is not None and entry is not None and entry.endswith(b" @"):
@@ -131,7 +133,7 @@ class ShardFence:
             return
         least = 1 + max(int(epoch) for epoch in since[1::2])  # later than these
         call = _assign_call(self.home, "repeat", self.identity, since, least)
-        epoch, identity, *locations = yield HomeCall(call)
+        epoch, identity, *locations = yield StoreCall(self.store, call)
         _check_identity(self.identity, identity.decode())
         for here, location in zip(since[::2], locations, strict=True):
             yield from self._give_up(context, str(here), location.decode(), int(epoch))
@@ -144,7 +146,7 @@ class ShardFence:
         to = ShardIdentity(shard)
         if location.startswith("@"):
             at_home = PlanContext({}, self.home, context.clock)
-            yield from translate(hand_over(at_home, name, epoch, to), HomeCall)  # type: ignore[arg-type]  # of calls
+            yield from on_store(self.store, hand_over(at_home, name, epoch, to))
         if shard != self.identity.name:
             yield from hand_over(context, name, epoch, to)
 
@@ -194,8 +196,8 @@ def read_location(home: Keys, name: str) -> Plan[str]:
     Raises:
         StoreError: the home shard cannot be reached.
     """
-    args: list[Argument] = ["", "HGET", 1, name, "HEXISTS", 1, name]
-    _, entry, at_home = yield HomeCall(Call(script("read"), [home.shards, home.limits], args))
+    reads = ("HGET", home.shards, name), ("HEXISTS", home.limits, name)
+    _, entry, at_home = yield read_call("", *reads)
     if entry is None:
         return HOME if at_home else ""
     _, _, location = entry.decode().partition(" ")
@@ -204,8 +206,7 @@ def read_location(home: Keys, name: str) -> Plan[str]:
 
 def check_identity(home: Keys, own: ShardIdentity) -> Plan[None]:
     """Raise ConfigurationError if other processes have another shard with the same name."""
-    args: list[Argument] = ["", "HGET", 1, f"@{own.name}"]
-    _, stored = yield HomeCall(Call(script("read"), [home.shards], args))
+    _, stored = yield read_call("", ("HGET", home.shards, f"@{own.name}"))
     if stored is not None:
         _check_identity(own, stored.decode())
 
@@ -217,7 +218,7 @@ def begin_move(home: Keys, name: str, to: ShardIdentity) -> Plan[Move]:
         ConfigurationError: the limit is in the shard, or moves to another one, or other processes
             have another shard with the same name.
     """
-    epoch, identity, location = yield HomeCall(_assign_call(home, "move", to, [name]))
+    epoch, identity, location = yield _assign_call(home, "move", to, [name])
     _check_identity(to, identity.decode())
     source, _, target = location.decode().partition(" ")
     if target != to.name:
@@ -242,8 +243,8 @@ def enter(
     context: PlanContext, move: Move, left: Left, to: ShardIdentity, author: Author
 ) -> Plan[None]:
     """Put a limit in force, used up, in the shard that it moves to. Nothing if that was done."""
-    args = [context.now(), move.name, move.epoch, left.packed, move.source, to.name, author.pack()]
-    yield Call(script("enter"), context.keys.shard_move, args)
+    args = move.name, move.epoch, left.packed, move.source, to.name, author.pack()
+    yield context.call("enter", context.keys.shard_move, *args)
 
 
 def count_slots(context: PlanContext, name: str, pause: float, author: Author) -> Plan[int]:
@@ -255,8 +256,8 @@ def count_slots(context: PlanContext, name: str, pause: float, author: Author) -
     names = [*keys.pause_change(whole)[:3], keys.entries(whole)]
     cursor, used = b"", 0
     while cursor != END:
-        args = [context.now(), to_us(pause), author.pack(), cursor or "0"]
-        cursor, found = yield Call(script("pause_for_slots"), names, args)
+        args = to_us(pause), author.pack(), cursor or "0"
+        cursor, found = yield context.call("pause_for_slots", names, *args)
         used += found
     return used
 
@@ -266,7 +267,7 @@ def end_move(home: Keys, names: Sequence[str], to: ShardIdentity) -> Plan[int]:
 
     Returns the epoch of the map.
     """
-    epoch, *_ = yield HomeCall(_assign_call(home, "arrive", to, names))
+    epoch, *_ = yield _assign_call(home, "arrive", to, names)
     return int(epoch)
 
 
@@ -282,8 +283,8 @@ def hand_over(context: PlanContext, name: str, epoch: int, to: ShardIdentity) ->
 def _leave_call(
     context: PlanContext, name: str, epoch: int, shard: str, *, has_gone: bool = False
 ) -> Call:
-    args = [context.now(), name, epoch, shard, int(has_gone)]
-    return Call(script("leave"), context.keys.shard_move, args)
+    args = name, epoch, shard, int(has_gone)
+    return context.call("leave", context.keys.shard_move, *args)
 
 
 def _assign_call(

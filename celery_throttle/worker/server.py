@@ -5,15 +5,17 @@ Each store has its own circuit breaker: a node of a cluster that is lost stops i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from celery_throttle.errors import StoreError
-from celery_throttle.store.client import Store
 from celery_throttle.worker.claims.call import LeaseThread
 from celery_throttle.worker.claims.wakeup import Channel, WakeupListener
 from celery_throttle.worker.health.membership import Heartbeats
 from celery_throttle.worker.shard import Shard
+
+K = TypeVar("K")
 
 
 class Server:
@@ -26,17 +28,11 @@ class Server:
 
     def __init__(self, shards: Sequence[Shard], worker: str) -> None:
         self._leases = LeaseThread([shard.leases for shard in shards])
-        self._heartbeats = Heartbeats([shard.membership for shard in shards])
-        limits = [shard.throttle for shard in shards]
-        self._wakeups = WakeupListener(
-            [
-                Channel(own.store, own.keys.wakeup_channel(worker), shard.wake_up)
-                for own, shard in zip(limits, shards, strict=True)
-            ]
+        self._wakeups = WakeupListener([_channel_of(shard, worker) for shard in shards])
+        self._by_store = _grouped(shards, lambda shard: shard.throttle.store)
+        self._heartbeats = Heartbeats(
+            {store: [one.membership for one in some] for store, some in self._by_store.items()}
         )
-        self._by_store: dict[Store, list[Shard]] = {}
-        for shard in shards:
-            self._by_store.setdefault(shard.throttle.store, []).append(shard)
         for store, some in self._by_store.items():
             store.breaker.watcher = partial(_begin_outage, some)
 
@@ -55,6 +51,11 @@ class Server:
             store.breaker.watcher = None
 
 
+def _channel_of(shard: Shard, worker: str) -> Channel:
+    store, keys = shard.throttle.store, shard.throttle.keys
+    return Channel(store, keys.wakeup_channel(worker), shard.wake_up)
+
+
 def _begin_outage(shards: Sequence[Shard], error: StoreError) -> None:
     for shard in shards:
         shard.begin_outage(error)
@@ -62,7 +63,12 @@ def _begin_outage(shards: Sequence[Shard], error: StoreError) -> None:
 
 def servers_of(shards: Iterable[Shard], worker: str) -> list[Server]:
     """Return the servers and clusters of shards."""
-    by_cluster: dict[Store, list[Shard]] = {}
-    for shard in shards:
-        by_cluster.setdefault(shard.throttle.store.cluster[0], []).append(shard)
+    by_cluster = _grouped(shards, lambda shard: shard.throttle.store.cluster)
     return [Server(some, worker) for some in by_cluster.values()]
+
+
+def _grouped(shards: Iterable[Shard], key: Callable[[Shard], K]) -> dict[K, list[Shard]]:
+    found: dict[K, list[Shard]] = {}
+    for shard in shards:
+        found.setdefault(key(shard), []).append(shard)
+    return found

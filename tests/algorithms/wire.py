@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from celery_throttle.operations.plan import Action, Blocking, HomeCall, Sleep, StoreCall
+from celery_throttle.operations.plan import Action, Blocking, Sleep, StoreCall
 from celery_throttle.store.script import Call, pack_command
 
 
@@ -85,5 +85,5 @@ def _next(plan: Playing[None], answer: object) -> Call | Commands | None:
         step = plan.send(answer)
     except StopIteration:
         return None
-    assert not isinstance(step, (HomeCall, StoreCall, Sleep, Blocking))  # all is at home
+    assert not isinstance(step, (StoreCall, Sleep, Blocking))  # all is at home
     return step

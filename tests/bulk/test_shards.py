@@ -9,7 +9,7 @@ import pytest
 from celery_throttle.operations.shards import ShardIdentity
 from tests.bulk.conftest import ShardedApp
 from tests.servers.server import wait_until
-from tests.shards import shard_limiter
+from tests.shards import home_store_of, shard_limiter
 
 pytestmark = pytest.mark.workers
 
@@ -62,7 +62,7 @@ def test_the_shard_where_other_processes_have_put_a_limit_has_its_line(sharded: 
     assert (sharded.at_broker(), other["api"].status().waiting) == (0, TASKS)
     run_all(sharded, limit, "api", TASKS)
     other.store.close()
-    other.home_store.close()
+    home_store_of(other).close()
 
 
 def test_the_broker_has_what_the_lost_server_of_a_shard_does_not_take(sharded: ShardedApp) -> None:

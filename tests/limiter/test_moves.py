@@ -17,7 +17,7 @@ from celery_throttle.limiter.moves import LimitMove, MovePreview
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.plan import HomeCall, Plan, StoreCall
+from celery_throttle.operations.plan import Plan, StoreCall
 from celery_throttle.testing import ManualClock
 from tests.protocol import START, Protocol
 from tests.servers.server import Server
@@ -208,7 +208,7 @@ def test_a_move_that_waits_for_slots_can_be_given_up(make: MakeLimiter) -> None:
     with limiter["slots"].slot():
         plan = move_plan(mover, "slots")
         step = next(plan)
-        while isinstance(step, (HomeCall, StoreCall)):
+        while isinstance(step, StoreCall):
             step = advance(mover, plan, step)
         plan.close()
         clock.advance(10)
@@ -230,8 +230,6 @@ def advance(limiter: Limiter, plan: Plan[None], step: Any) -> Any:
     reply = None
     if isinstance(step, StoreCall):
         reply = step.store.run(step.call)
-    elif isinstance(step, HomeCall):
-        reply = limiter.home_store.run(step.call)
     else:
         assert limiter.clock is not None
         limiter.clock.advance(step.seconds)
@@ -320,7 +318,7 @@ def test_a_limit_that_is_being_moved_moves_nowhere_else(make: MakeLimiter) -> No
     limiter["mail"].acquire()
     plan = move_plan(limiter, "mail")
     step = next(plan)
-    while not (isinstance(step, HomeCall) and "move" in step.call.args):
+    while not (isinstance(step, StoreCall) and "move" in step.call.args):
         step = advance(limiter, plan, step)
     advance(limiter, plan, step)
     with pytest.raises(ConfigurationError, match="'mail' cannot move to shard 'home': it moves to"):

@@ -21,7 +21,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import HOME, OtherShardError
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import define, register_missing
-from celery_throttle.operations.plan import HomeCall, Plan
+from celery_throttle.operations.plan import Plan, StoreCall
 from celery_throttle.operations.shards import (
     ShardIdentity,
     begin_move,
@@ -30,7 +30,7 @@ from celery_throttle.operations.shards import (
     hand_over,
     leave,
 )
-from tests.shards import HOME_KEYS, keys_of, shard_limiter
+from tests.shards import HOME_KEYS, home_store_of, keys_of, shard_limiter
 from tests.sizes import WHOLE
 
 SHARDS = (HOME, "mail", "erp")
@@ -103,9 +103,9 @@ class Fence(RuleBasedStateMachine):
             self._resume(process, None)
             return
         _, limiter, step = self.plans[process]
-        if isinstance(step, HomeCall):
+        if isinstance(step, StoreCall):
             self.asked[process] = self.moves
-            reply = limiter.home_store.run(step.call)
+            reply = step.store.run(step.call)
         else:
             reply = limiter.store.run(step)
         self._resume(process, reply)
@@ -181,8 +181,8 @@ class Fence(RuleBasedStateMachine):
             own, call = plan.send(reply)
         except StopIteration:
             return
-        if isinstance(call, HomeCall):
-            reply = own.home_store.run(call.call)
+        if isinstance(call, StoreCall):
+            reply = call.store.run(call.call)
         else:
             if call.script.name == "leave":
                 self.seen["gave up"] += 1
@@ -199,7 +199,6 @@ class Fence(RuleBasedStateMachine):
             return
         limiter, call = self.move_call
         try:
-            call = call.call if isinstance(call, HomeCall) else call
             self.move_call = self.move.send(limiter.store.run(call))
         except StopIteration:
             self.move = None
@@ -322,5 +321,5 @@ def test_a_limit_is_in_one_shard_whatever_happens(redis_url: str, client: Any) -
     client.flushdb()
     for limiter in limiters.values():
         limiter.store.close()
-        limiter.home_store.close()
+        home_store_of(limiter).close()
     assert set(seen) >= RARE

@@ -25,7 +25,7 @@ from celery_throttle.operations.shards import (
 from tests.ends import MakeEnd
 from tests.protocol import Protocol
 from tests.servers.server import Server
-from tests.shards import HOME_KEYS, keys_of, shard_limiter
+from tests.shards import HOME_KEYS, home_store_of, keys_of, shard_limiter
 
 LIMITS = {"api": "100/h burst 2", "mail": "100/h burst 3"}
 MAIL, ERP = ShardIdentity("mail"), ShardIdentity("erp")
@@ -45,7 +45,7 @@ def make(redis_url: str) -> Iterator[MakeLimiter]:
     yield make
     for limiter in made:
         limiter.store.close()
-        limiter.home_store.close()
+        home_store_of(limiter).close()
 
 
 def move(home: Limiter, from_: Limiter, to: ShardIdentity) -> None:
@@ -122,7 +122,7 @@ def test_a_shard_on_another_server(make: MakeLimiter, redis_url: str, own_server
         assert client.exists(erp.keys.limits)
         assert not client.exists(HOME_KEYS.shards)
     erp.store.close()
-    erp.home_store.close()
+    home_store_of(erp).close()
 
 
 def test_a_limit_moves(make: MakeLimiter) -> None:
@@ -166,7 +166,7 @@ def test_an_answer_from_before_a_move_defines_nothing(make: MakeLimiter) -> None
     mail["mail"].acquire()
     plan = mail.plans.define(LimitRef("mail", None), "9/h")
     asked = next(plan)
-    answer = mail.home_store.run(asked.call)  # type: ignore[union-attr]  # the call to the home shard
+    answer = home_store_of(mail).run(asked.call)  # type: ignore[union-attr]  # the call to the home shard
     move(home, mail, ERP)
     assert erp["mail"].acquire()
     call = plan.send(answer)
@@ -230,7 +230,7 @@ def test_tasks_that_wait_at_a_limit_that_is_given_up_are_handed_to_workers(
     lines.now = time.time_ns() // 1000  # as the heartbeat has it
     assert [task.id for task in lines.claim()] == ["1"]
     mail.store.close()
-    mail.home_store.close()
+    home_store_of(mail).close()
 
 
 def repeat(limiter: Limiter, *names: str) -> None:

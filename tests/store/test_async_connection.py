@@ -232,7 +232,7 @@ def test_closing_waits_for_a_call_that_still_connects(own_server: Server) -> Non
         before = len(client.client_list())
         (call,) = begin(limiter, 1)
         await asyncio.sleep(0)
-        assert limiter.store._by_loop
+        assert limiter.store.connections._by_loop
         await limiter.store.aclose()
         assert (await call).allowed
         wait_until(lambda: len(client.client_list()) <= before, "a closed connection", 5)

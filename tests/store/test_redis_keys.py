@@ -47,6 +47,7 @@ def names() -> Iterator[tuple[str, Any]]:
         "which": ["recent", "week"],
         "what": ["report"],
         "task": ["", "shop.index"],
+        "task_id": ["7d3e"],
     }
     for name, member in inspect.getmembers(Keys):
         if name.startswith("_") or name in _NO_NAMES:

@@ -12,7 +12,7 @@ import pytest
 from celery_throttle import ConfigurationError, Throttle
 from celery_throttle.limiter.moves import LimitMove
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.plan import HomeCall, StoreCall
+from celery_throttle.operations.plan import StoreCall
 from tests.servers.server import wait_until
 from tests.worker.test_shards import LIMITS, Bench, bench
 
@@ -72,7 +72,7 @@ def test_a_move_that_is_killed_at_any_step_goes_on(bench: Bench, throttle: Throt
     places, steps, has_ended = ("erp", "home"), 1, False
     while not has_ended:
         plan = LimitMove(throttle.parts, ["mail"], places[0]).run(Author.of())  # type: ignore[arg-type]  # it has parts
-        has_ended = run_steps(throttle, plan, steps)
+        has_ended = run_steps(plan, steps)
         bench.send("plain", range(1))
         bench.has_run("plain", steps)  # the worker has time to claim
         throttle.move_to_shard("mail", places[0])
@@ -81,14 +81,13 @@ def test_a_move_that_is_killed_at_any_step_goes_on(bench: Bench, throttle: Throt
     all_run_once(bench, throttle)
 
 
-def run_steps(throttle: Throttle, plan: Any, steps: int) -> bool:
+def run_steps(plan: Any, steps: int) -> bool:
     """Carry out some steps of a plan; return whether it has ended."""
     step = next(plan)
     for _ in range(steps):
-        assert isinstance(step, (StoreCall, HomeCall))
-        store = step.store if isinstance(step, StoreCall) else throttle.home_store
+        assert isinstance(step, StoreCall)
         try:
-            step = plan.send(store.run(step.call))
+            step = plan.send(step.store.run(step.call))
         except StopIteration:
             return True
     return False

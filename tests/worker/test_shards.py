@@ -23,7 +23,7 @@ from celery_throttle.operations.shards import (
 from celery_throttle.store.keys import DEFAULT_PREFIX, shard_prefix
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS
 from tests.servers.server import Server, wait_until
-from tests.shards import HOME_KEYS, keys_of, shard_limiter, stores_of
+from tests.shards import HOME_KEYS, home_store_of, keys_of, shard_limiter, stores_of
 from tests.workers import StartWorker, Worker
 
 pytestmark = pytest.mark.workers
@@ -315,7 +315,7 @@ def test_the_shard_where_other_processes_have_put_a_limit_decides(bench: Bench, 
     other[limit].define("1000/s burst 1000")
     bench.has_run(limit, TASKS)
     other.store.close()
-    other.home_store.close()
+    home_store_of(other).close()
 
 
 def test_a_limit_in_an_unknown_shard_waits_for_another_worker(bench: Bench) -> None:
@@ -337,7 +337,7 @@ def test_a_limit_in_an_unknown_shard_waits_for_another_worker(bench: Bench) -> N
     assert bench.records("mail") == [str(number) for number in range(TASKS)]
     assert new.log().count("Limit in force: mail") == 1
     other.store.close()
-    other.home_store.close()
+    home_store_of(other).close()
 
 
 def test_workers_repeat_where_limits_are_when_the_home_shard_has_lost_that(bench: Bench) -> None:

@@ -43,7 +43,7 @@ R = TypeVar("R")
 class Exchange(ABC, Generic[R]):
     """How one client sends one request, and what its response holds.
 
-    For asyncio, ``send``, ``load`` and ``close`` return awaitables.
+    For asyncio, ``send``, ``read_body`` and ``close`` return awaitables.
     """
 
     send: Callable[[], Any]  #: sends the request and returns the response
@@ -61,11 +61,8 @@ class Exchange(ABC, Generic[R]):
     def answer(self, response: R) -> ApiAnswer | None:
         """Return the answer, without a body. None if the response says nothing about limits."""
 
-    def load(self, response: R) -> Any:
-        """Read the body of the response into memory, so that :meth:`body` has it."""
-
-    def body(self, response: R) -> Any:
-        """Return the decoded body, once it is in memory; None if this client has none."""
+    def read_body(self, response: R) -> Any:
+        """Read the body of the response to its end; return it decoded, or None if there is none."""
 
     def close(self, response: R) -> Any:
         """Drop the response, which nobody will read."""
@@ -187,8 +184,8 @@ class GuardedCall(Generic[R]):
             yield from self._learn(accepted)
             return accepted
         if answer.is_error and not answer.has_body:  # it is short, and has the codes
-            yield _step(lambda: self.exchange.load(response))
-            answer = answer.with_body(lambda: self.exchange.body(response))
+            body = yield _step(lambda: self.exchange.read_body(response))
+            answer = answer.with_body(lambda: body)
         reading = read(self.guard.profile, answer, time.time())
         yield from self._learn(reading)
         return reading
@@ -227,9 +224,9 @@ class GuardedCall(Generic[R]):
                 return  # nothing waits for the end of the body
             self._body = WatchedBody(headers, guard.usage)
             if not self.exchange.watch(response, self):
-                content = self.exchange.body(response) if self._reads_body else None
-                if content:
-                    self._body.feed(content, is_decoded=True)
+                if self._reads_body:
+                    body = yield _step(lambda: self.exchange.read_body(response))
+                    self._body.feed(body or b"", is_decoded=True)
                 yield from self.finish()
 
     def feed(self, piece: bytes) -> None:

@@ -85,11 +85,8 @@ class _HttpxExchange(Exchange[Any]):
     def answer(self, response: Any) -> ApiAnswer:
         return ApiAnswer(response.status_code, response.headers)
 
-    def load(self, response: Any) -> Any:
-        response.read()
-
-    def body(self, response: Any) -> Any:
-        return response.content
+    def read_body(self, response: Any) -> Any:
+        return response.read()
 
     def close(self, response: Any) -> Any:
         response.close()
@@ -106,7 +103,7 @@ class _HttpxExchange(Exchange[Any]):
 
 
 class _AsyncHttpxExchange(_HttpxExchange):
-    def load(self, response: Any) -> Any:
+    def read_body(self, response: Any) -> Any:
         return response.aread()
 
     def close(self, response: Any) -> Any:

@@ -108,10 +108,7 @@ class _BotocoreExchange(Exchange[AWSResponse]):
     def answer(self, response: AWSResponse) -> ApiAnswer:
         return ApiAnswer(response.status_code, response.headers)
 
-    def load(self, response: AWSResponse) -> None:
-        _ = response.content  # reads it
-
-    def body(self, response: AWSResponse) -> Any:
+    def read_body(self, response: AWSResponse) -> Any:
         """Return the body; of an error, what botocore reads from it, whatever the protocol is."""
         if response.status_code < 300:  # noqa: PLR2004  # as botocore has it
             return response.content

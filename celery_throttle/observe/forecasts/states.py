@@ -22,6 +22,7 @@ from celery_throttle.observe.forecasts.fluid import Capacity
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.define import read_definitions
 from celery_throttle.operations.plan import Plan, has_keys, ref_arguments
+from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_NAME
 
@@ -33,9 +34,6 @@ _ANY = 1e12
 
 #: Limits and keys of one call.
 _MAX_REFS = 50
-
-#: The status of a reply about a limit of which the server stores nothing that is valid now.
-_UNKNOWN = -2
 
 _unpack = lru_cache(maxsize=1024)(definitions.unpack)
 
@@ -143,7 +141,7 @@ def _read_with_limits(
         names, args = ref_arguments(observer.keys, requirement)
         names.insert(0, observer.keys.limits)
         status, *rows = yield observer.call("read_states", names, int(has_keys(refs)), *args)
-        if status != _UNKNOWN:
+        if status != ReplyStatus.UNKNOWN:
             for ref, (paused, *numbers) in zip(refs, rows, strict=True):
                 fours = zip(*[iter(numbers)] * 4, strict=True)
                 states = [ClauseState(*four) for four in fours]

@@ -3,7 +3,7 @@
 What depends on the kind of broker: its identity, with virtual hosts and prefixes, in ``broker.py``,
 priorities and bindings in ``routing.py``, and confirmations in ``publishing.py``. In the worker,
 prefetch slots are in ``worker/waiting/prefetch.py``, and messages that are sent back in
-``republish.py`` beside it.
+``delayed.py`` beside it.
 
 May import kombu, and nothing of this package but the errors.
 """

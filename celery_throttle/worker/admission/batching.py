@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from celery_throttle.errors import StoreError
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.operations.plan import Blocking, HomeCall, Plan, Sleep, StoreCall
+from celery_throttle.operations.plan import Blocking, Plan, Sleep
 from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
@@ -128,17 +128,12 @@ def run_together(throttle: LimiterCore, plans: Sequence[Plan[T]]) -> LoopSteps[l
             except Exception as error:  # noqa: BLE001  # the others go on
                 results[index] = error
             else:
-                store, call = _place_of(throttle, step)
+                store, call = (
+                    (throttle.store, step) if isinstance(step, Call) else (step.store, step.call)
+                )
                 calls.setdefault(store, {})[index] = call
         replies = {}
         for store, some in calls.items():
             made = yield RoundTrip(store, [*some.values()])
             replies |= zip(some, made, strict=True)
     return [results[index] for index in range(len(plans))]
-
-
-def _place_of(throttle: LimiterCore, step: Call | HomeCall | StoreCall) -> tuple[Store, Call]:
-    """Return the server of a step, and its call."""
-    if isinstance(step, Call):
-        return throttle.store, step
-    return (throttle.home_store if isinstance(step, HomeCall) else step.store), step.call

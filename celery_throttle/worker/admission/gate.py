@@ -22,10 +22,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_throttle import signals
-from celery_throttle.errors import (
-    StoreUnavailableError,
-    UnknownLimitError,
-)
+from celery_throttle.errors import StoreUnavailableError, UnknownLimitError
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.step_out import Item
 from celery_throttle.worker import tuning
@@ -46,11 +43,7 @@ from celery_throttle.worker.admission.request_limits import (
 from celery_throttle.worker.claims.outcomes import FanOutOutcomes
 from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.hooks.announcements import (
-    announce_admission,
-    announce_end_of_wait,
-    end_surplus,
-)
+from celery_throttle.worker.hooks.announcements import announce_end_of_wait, end_surplus
 from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
@@ -143,7 +136,7 @@ class Gate:
         if status is Status.ADMITTED:
             waited = announce_end_of_wait(request)
             if signals.task_admitted.receivers and has_limits(self.throttle, request):
-                announce_admission(request, waited)
+                signals.task_admitted.send(sender=request.task, request=request, wait=waited)
         return status
 
     def _decide(self, request: Any, decide: Callable[[Any], Status]) -> Status:

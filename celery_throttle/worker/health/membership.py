@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from celery_throttle.errors import LimitError, StoreError
@@ -22,6 +23,7 @@ from celery_throttle.observe.observer import CONSUMED_SECONDS
 from celery_throttle.observe.status.fleet import MANY_WORKERS, report_seconds
 from celery_throttle.store import definitions
 from celery_throttle.store.client import Store
+from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
@@ -106,9 +108,8 @@ class Membership:
         for field, packed in self._definitions.items():
             if field.startswith(_PAUSE):
                 continue
-            name, has_key, key = field.decode().partition(":")
             with suppress(LimitError):  # defined by a later version of this package
-                found[LimitRef(name, key if has_key else None)] = definitions.unpack(packed)
+                found[Keys.field_ref(field.decode())] = definitions.unpack(packed)
         return found
 
     def pauses(self) -> dict[str, float]:
@@ -159,13 +160,13 @@ class Heartbeats:
     """Sends the heartbeats of the shards on one server, or in one cluster, in one thread.
 
     Args:
-        memberships: of these shards.
+        by_store: the memberships of these shards, by their stores.
     """
 
-    def __init__(self, memberships: Sequence[Membership]) -> None:
-        self._by_store: dict[Store, list[Membership]] = {}
+    def __init__(self, by_store: Mapping[Store, Sequence[Membership]]) -> None:
+        self._by_store = by_store
+        memberships = [*chain.from_iterable(by_store.values())]
         for membership in memberships:
-            self._by_store.setdefault(membership.throttle.store, []).append(membership)
             membership.heartbeats = self
         self._interval = min(membership.interval for membership in memberships)
         #: Monotonic time of the next heartbeats; 0.0 if they were asked for.

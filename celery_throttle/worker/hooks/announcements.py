@@ -185,11 +185,6 @@ def announce_end_of_wait(request: Any) -> float:
     return wait.seconds
 
 
-def announce_admission(request: Any, wait: float) -> None:
-    """Announce that a task with limits is about to start; ``wait``: the seconds of its wait."""
-    signals.task_admitted.send(sender=request.task, request=request, wait=wait)
-
-
 def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> Status:
     """Discard a task that may not wait, if ``throttle_on_max_wait`` says so.
 

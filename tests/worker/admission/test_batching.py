@@ -22,7 +22,7 @@ from celery_throttle.worker.health.loop_calls import LoopCalls, run_in_place
 from celery_throttle.worker.hooks.timers import ThreadTimers
 from celery_throttle.worker.tuning import DECISION_BATCH_SIZE
 from tests.servers.server import Server
-from tests.shards import HOME_KEYS, shard_limiter
+from tests.shards import HOME_KEYS, home_store_of, shard_limiter
 
 
 @pytest.mark.parametrize(("size", "most"), [(100, DECISION_BATCH_SIZE), (600_000, 2), (10**7, 1)])
@@ -168,7 +168,7 @@ def of_shard(redis_url: str, own_server: Server) -> Iterator[Limiter]:
     limiter = shard_limiter(redis_url, "mail", limits, home_url=own_server.url)
     yield limiter
     limiter.store.close()
-    limiter.home_store.close()
+    home_store_of(limiter).close()
 
 
 def test_the_home_shard_is_asked_in_the_middle_of_a_decision(
@@ -189,7 +189,7 @@ def test_a_lost_home_shard_is_no_outage_of_another_shard(
     assert not isinstance(raised.value, StoreUnavailableError)
     assert not of_shard.store.breaker.is_open
     own_server.start()
-    of_shard.home_store.breaker.close()
+    home_store_of(of_shard).breaker.close()
     assert alone(of_shard, take_registered(of_shard))
 
 

@@ -31,7 +31,7 @@ def membership(own_server: Server, called: list[str]) -> Iterator[Membership]:
         on_return=lambda: called.append("return"),
         on_heartbeat=lambda: called.append("heartbeat"),
     )
-    heartbeats = Heartbeats([membership])
+    heartbeats = Heartbeats({throttle.store: [membership]})
     heartbeats.start()
     yield membership
     heartbeats.stop()

@@ -1,0 +1,184 @@
+"""The connections of a store: it pools them itself, as the checks of a client's pool cost more.
+
+A blocking connection serves one call at a time, and the calls of an event loop share one, so
+threads, greenlets and asyncio tasks may share a store. After a fork the child opens connections of
+its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import hiredis
+
+from celery_throttle.errors import StoreError, StoreUnavailableError
+from celery_throttle.store.async_connection import AnyConnection, AsyncConnection
+from celery_throttle.store.breaker import CircuitBreaker
+from celery_throttle.store.connection import Address, Connection
+from celery_throttle.store.server_errors import ErrorReply
+from celery_throttle.store.steps import Steps, arun_steps, run_steps
+from celery_throttle.store.topology import Servers
+
+
+@dataclass(slots=True, eq=False)
+class _LoopConnection:
+    """The connection of one event loop, and the lock under which it is opened."""
+
+    connection: AsyncConnection | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Connections:
+    """The connections of one store, and its circuit breaker.
+
+    What opens a connection raises StoreError as :meth:`fail`.
+
+    Args:
+        url: that of the servers, without secrets.
+        servers: finds the server in charge.
+        beside: the connections of a store of other keys in the same cluster. If a node does not
+            reply to one of the stores, the others do not wait for it.
+    """
+
+    def __init__(self, url: str, servers: Servers, beside: Connections | None = None) -> None:
+        self.url = url
+        self.servers = servers
+        self.breaker = CircuitBreaker()
+        #: Those of the stores of the same cluster, these included.
+        self.cluster: list[Connections] = [] if beside is None else beside.cluster
+        self.cluster.append(self)
+        self._idle: deque[Connection] = deque()
+        self._pid = os.getpid()
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+
+    def take(self) -> Connection:
+        """Return a connection that serves no call; opens one if there is none."""
+        return self.take_idle() or self.open()
+
+    def take_idle(self) -> Connection | None:
+        """Return an open connection that serves no call; None if there is none."""
+        if self._pid != os.getpid():
+            self._idle, self._pid = deque(), os.getpid()
+        idle = self._idle
+        while idle:
+            try:
+                connection = idle.pop()
+            except IndexError:  # another thread took it
+                break
+            if self._is_good(connection):
+                return connection
+            self._discard(connection)
+        return None
+
+    def put(self, connection: Connection) -> None:
+        """Take back a connection whose call has ended."""
+        self._idle.append(connection)
+
+    def open(self) -> Connection:
+        """Open a connection."""
+        connection: Connection = run_steps(self._find())
+        return connection
+
+    def fresh_in_loop(self) -> AsyncConnection | None:
+        """Return the connection of the running loop, if it is certainly good."""
+        shared = self._by_loop.get(asyncio.get_running_loop())
+        connection = None if shared is None else shared.connection
+        if connection is not None and self._is_current(connection) and connection.is_fresh():
+            return connection
+        return None
+
+    async def share(self) -> AsyncConnection:
+        """Return the connection of the running loop; open it if there is none that is good."""
+        shared = self._shared_in(asyncio.get_running_loop())
+        waited = shared.lock.locked()
+        async with shared.lock:
+            connection = shared.connection
+            if connection is not None:
+                if self._is_good(connection):
+                    return connection
+                shared.connection = None
+                self._discard(connection)
+            if waited and self.breaker.is_open:  # so will this call find no server
+                self.breaker.check()
+            opened: AsyncConnection = await arun_steps(self._find())
+            shared.connection = opened
+            return opened
+
+    def _shared_in(self, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
+        if loop not in self._by_loop:
+            # A connection refers to its loop, so a weak reference to the loop would not help.
+            for closed in [one for one in list(self._by_loop) if one.is_closed()]:
+                self._by_loop.pop(closed, None)
+            self._by_loop[loop] = _LoopConnection()
+        return self._by_loop[loop]
+
+    def _is_good(self, connection: AnyConnection) -> bool:
+        return self._is_current(connection) and (connection.is_fresh() or connection.is_open())
+
+    def _is_current(self, connection: AnyConnection) -> bool:
+        return connection.generation == self.servers.generation
+
+    def _discard(self, connection: AnyConnection) -> None:
+        """Close a connection that is not good: behind the same address there may be a replica."""
+        connection.close()
+        self.servers.start_generation(connection)
+
+    def _find(self) -> Steps[Any]:
+        try:
+            return (yield from self.servers.find())
+        except BaseException as error:  # noqa: BLE001  # fail raises it
+            self.fail(error)
+
+    def fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
+        """Raise the error of a call that got no reply.
+
+        Without a connection, or after a timeout, the circuit breaker opens: the next call would
+        wait as long. Otherwise a connection broke in the middle of a call. It is unknown whether
+        the call was executed, but the server may answer the next one.
+        """
+        if isinstance(connection, Connection):  # asyncio's skips the reply, if one comes
+            connection.close()
+        if isinstance(error, hiredis.HiredisError):
+            reply = ErrorReply(str(error))
+            raise StoreError(f"the server at {self.url} refused a connection: {reply}") from error
+        if not isinstance(error, OSError):
+            raise error
+        unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
+        if connection is not None:
+            self.servers.report_lost(connection)
+        timed_out = isinstance(error, (TimeoutError, BlockingIOError))
+        if connection is None or timed_out:
+            self.breaker.trip(unavailable)
+        if connection is not None and timed_out:
+            for other in self.cluster:
+                other.lose(connection.address, unavailable)
+        raise unavailable from error
+
+    def lose(self, node: Address, error: StoreUnavailableError) -> None:
+        """Open the circuit breaker if the node that serves the keys does not reply to others."""
+        shared = (one.connection for one in list(self._by_loop.values()))
+        connections: tuple[AnyConnection | None, ...] = (*self._idle, *shared)
+        for connection in connections:
+            if connection is not None and connection.address == node:
+                self.servers.report_lost(connection)
+                self.breaker.trip(error)
+                return
+
+    def close(self) -> None:
+        """Close the idle connections of this process; a later call opens new ones."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def aclose(self) -> None:
+        """Close the connection of the running event loop, once the calls under way have ended."""
+        shared = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if shared is None:
+            return
+        async with shared.lock:  # a call under way may open it
+            connection = shared.connection
+        if connection is not None:
+            await connection.aclose()
