@@ -28,9 +28,10 @@ class DecisionBatch:
 
     Requests for slots come here: when a process becomes free, all that waited for it come to the
     gate at once, before the end of the task that had the process is known; its slot is for the
-    first in line. So do all requests while the server is slow; those for a limit that was full a
-    moment ago, to join their lines together; and tasks that a limit refused in their bodies, from
-    whatever thread they ended in. To Celery they stay reserved, without a process.
+    first in line. So do requests while the server is slow, unless quota for them is cached; those
+    for a limit that was full a moment ago, to join their lines together; and tasks that a limit
+    refused in their bodies, from whatever thread they ended in. To Celery they stay reserved,
+    without a process.
 
     Args:
         decide: decides about some requests; those that may run come to the gate once more.
