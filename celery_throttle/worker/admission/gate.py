@@ -204,8 +204,6 @@ class Gate:
             status = self._booking.book_in_outage(request, limits, requirement)
         elif self.calls.is_late and not request.acknowledged:
             status = self._keep(request)
-        elif limits.slots and not self.pool.has_room():
-            status = self._deferred.add(request)
         elif self.calls.must_wait():
             cached = self._booking.book_cached(request, limits, requirement)
             status = cached or self._deferred.add(request)

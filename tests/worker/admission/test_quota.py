@@ -75,6 +75,7 @@ class Bench:
             "deep": "1000000/d using fixed-window",
             "both": ["1/h burst 200", "1000/d using fixed-window"],
             "window": "1000/s using fixed-window",
+            "ten": "10 at once",
         }
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
@@ -616,6 +617,27 @@ def test_tasks_that_wait_for_a_slow_server_share_its_calls(
         pool.gate._deferred._decide_some()  # there is a process for one of them
     assert sorted(request.id for request in pool.started) == [each.id for each in requests]
     assert bench.calls == 4
+
+
+def test_a_task_that_has_the_last_process_takes_a_free_slot_without_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give up its process otherwise, and join a line, although there are slots."""
+
+    @bench.throttle.app.task(name="slot", throttle="ten", lazy=False, shared=False)
+    def slot(number: int) -> None: ...
+
+    def take(request: Any, *, may_run: bool) -> Status:
+        assert may_run
+        status: Status = request.throttle_state.book_now()
+        return status
+
+    pool = Pool(bench)
+    monkeypatch.setattr(pool.gate.pool, "has_room", lambda: False)
+    monkeypatch.setattr(pool.gate._booking, "book_or_park", take)
+    (request,) = bench.requests(slot, range(1))
+    pool.receive([request])
+    assert pool.started == [request]
 
 
 def test_a_slow_server_that_refuses_a_task_parks_it_with_its_next_call(
