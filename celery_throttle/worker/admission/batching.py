@@ -26,11 +26,9 @@ T = TypeVar("T")
 class DecisionBatch:
     """Decides about requests in the next round of the worker's loop.
 
-    Requests for slots come here: when a process becomes free, all that waited for it come to the
-    gate at once, before the end of the task that had the process is known; its slot is for the
-    first in line. So do all requests while the server is slow; those for a limit that was full a
-    moment ago, to join their lines together; and tasks that a limit refused in their bodies, from
-    whatever thread they ended in. To Celery they stay reserved, without a process.
+    Requests come here for a limit that was full a moment ago, to join their lines together; while
+    the server is slow, unless quota for them is cached; and of tasks that a limit refused in their
+    bodies, from whatever thread they ended in. To Celery they stay reserved, without a process.
 
     Args:
         decide: decides about some requests; those that may run come to the gate once more.

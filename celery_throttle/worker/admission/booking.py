@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from celery_throttle.errors import StoreError, ThrottleError
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.task_limits import TaskLimits
@@ -55,16 +56,40 @@ class Booking:
         """
         if self.waiting.in_lines and self.quota.is_refused(requirement):
             return self.defer(request, tuning.GATHER_SECONDS)
-        # Slots are never taken ahead, so the call that parks a task takes them as well. So it does
-        # for a run that settles: of units that are taken for several starts, none is known alone.
-        ahead = not (limits.slots or limits.settles or may_be_in_line(request))
-        if self.waiting.in_lines and ahead:
+        if self._may_take_ahead(request, limits):
             status = self.quota.book(request, requirement)
             if status is not None:
                 return status
             if self.quota.has_gathered():  # the limits may refuse them, too: one call parks all
                 return self.defer(request)
         return self.book_or_park(request, may_run=True)
+
+    def book_cached(
+        self, request: Any, limits: TaskLimits, requirement: Requirement
+    ) -> Status | None:
+        """Book a request that has a process without a call; None if no quota for it is cached."""
+        ahead = self._may_take_ahead(request, limits)
+        start = self.quota.use_cached(requirement) if ahead else None
+        return None if start is None else request.throttle_state.book(start)
+
+    def _requirement_ahead(self, request: Any) -> Requirement | None:
+        """Return the requirement of a request that quota of this worker may serve."""
+        try:
+            limits = limits_of(self.throttle, request)
+            if limits is None or request.acknowledged or not self._may_take_ahead(request, limits):
+                return None
+            return requirement_of(limits, request)
+        except Exception:  # noqa: BLE001  # of its key, say: it is raised again for this request
+            return None
+
+    def _may_take_ahead(self, request: Any, limits: TaskLimits) -> bool:
+        """Return whether quota of this worker may serve a request.
+
+        Slots are never taken ahead, so the call that parks a task takes them as well. So it does
+        for a run that settles: of units that are taken for several starts, none is known alone.
+        """
+        ahead = not (limits.slots or limits.settles or may_be_in_line(request))
+        return ahead and self.waiting.in_lines
 
     def book_in_outage(self, request: Any, limits: TaskLimits, requirement: Requirement) -> Status:
         """Decide without the server. A task that may be in a line must not run here as well."""
@@ -87,6 +112,55 @@ class Booking:
         if isinstance(status, Exception):
             raise status
         return status
+
+    def book_or_park_round(
+        self, requests: Sequence[Any], may_run: Sequence[bool]
+    ) -> Sequence[Status | Exception]:
+        """:meth:`book_or_park` for several requests that have waited for a call.
+
+        One call takes quota for them, and for tasks that come until the next round. Another one
+        decides about those that get none.
+        """
+        results = self._book_ahead(requests, may_run)
+        left = [
+            (each, may) for each, may in zip(requests, may_run, strict=True) if each not in results
+        ]
+        if left:
+            some = [request for request, _ in left]
+            decided = self.book_or_park_all(some, [may for _, may in left])
+            results |= zip(some, decided, strict=True)
+        return [results[request] for request in requests]
+
+    def _book_ahead(
+        self, requests: Sequence[Any], may_run: Sequence[bool]
+    ) -> dict[Any, Status | Exception]:
+        """Book the requests that quota of this worker serves, with one call at most.
+
+        Those that lack only a process stay ``RECEIVED``. Returns the results; those that are
+        missing are to be decided by the server.
+        """
+        ahead = {}
+        for request, may in zip(requests, may_run, strict=True):
+            requirement = self._requirement_ahead(request)
+            if requirement is not None and self.quota.has_blocks(requirement):
+                ahead[request] = requirement, may
+        results: dict[Any, Status | Exception] = {}
+        try:
+            self.quota.fetch([requirement for requirement, may in ahead.values() if may])
+        except LateReplyError:  # all others that the gate has wait for its end, too
+            return dict.fromkeys(requests, Status.RECEIVED)
+        except StoreError as error:
+            results = {request: error for request, (_, may) in ahead.items() if may}
+        except ThrottleError:  # of the first: the server decides about each
+            pass
+        for request, (requirement, may) in ahead.items():
+            if not may and not self.quota.is_refused(requirement):
+                results[request] = request.throttle_state.status
+            elif may and request not in results:
+                start = self.quota.use_cached(requirement)
+                if start is not None:
+                    results[request] = request.throttle_state.book(start)
+        return results
 
     def book_or_park_all(
         self, requests: Sequence[Any], may_run: Sequence[bool]

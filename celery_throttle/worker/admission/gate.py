@@ -192,8 +192,9 @@ class Gate:
             status = self._booking.book_in_outage(request, limits, requirement)
         elif self.calls.is_late and not request.acknowledged:
             status = self._keep(request)
-        elif (limits.slots and not self.pool.has_room()) or self.calls.must_wait():
-            status = self._deferred.add(request)
+        elif self.calls.must_wait():
+            cached = self._booking.book_cached(request, limits, requirement)
+            status = cached or self._deferred.add(request)
         else:
             status = self._booking.book(request, limits, requirement)
         return self._admit_booked(request) if status is Status.BOOKED else status
@@ -238,7 +239,7 @@ class Gate:
             with self.deciding:
                 free = self.pool.count_free()
                 may_run = [index < free for index in range(len(requests))]
-                results = self._booking.book_or_park_all(requests, may_run)
+                results = self._booking.book_or_park_round(requests, may_run)
         self._conclude_all(requests, results)
 
     def _conclude_all(

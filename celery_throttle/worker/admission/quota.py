@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -145,6 +145,25 @@ class Quota:
         self._demand.count(requirement, now)
         return self._use(requirement, now)
 
+    def has_blocks(self, requirement: Requirement) -> bool:
+        """Return whether one call takes several starts, as far as is known, or may do so now.
+
+        It takes one at a time of several limits, and of a limit that gives less than a unit a
+        second; and none of a limit that was full a moment ago.
+        """
+        block = self._blocks.get(requirement)
+        is_slow = block is not None and block.start is not None
+        return len(requirement.refs) == 1 and not is_slow and not self.is_refused(requirement)
+
+    def use_cached(self, requirement: Requirement) -> Start | None:
+        """:meth:`use`; without cached quota the task comes again, and is counted then."""
+        now = time.monotonic()
+        start = self._use(requirement, now)
+        if start is not None:
+            self._demand.count(None, now)
+            self._demand.count(requirement, now)
+        return start
+
     def take(
         self, requirement: Requirement, receive: Callable[[Start | Exception | None], None]
     ) -> Start | None:
@@ -175,6 +194,37 @@ class Quota:
         replied_at = self._receive(wants, self.calls.run(self._call(wants), receive_late))
         # A start of the reply is used as at its arrival, however late this thread goes on.
         return self._use(requirement, replied_at)
+
+    def fetch(self, requirements: Sequence[Requirement]) -> None:
+        """Take quota for tasks that have processes, and cache it, unless enough is cached.
+
+        Each requirement has one limit, see :meth:`has_blocks`.
+
+        Raises:
+            LateReplyError: the reply is late. What it takes is cached later.
+            StoreError: the server cannot be asked.
+            CostError, UnknownLimitError: of the first; see :func:`.replies.check_reply`.
+        """
+        now = time.monotonic()
+        taken: set[LimitRef] = set()
+        wants = []
+        for requirement, count in Counter(requirements).items():
+            if taken.isdisjoint(requirement.refs) and not self._has_block(requirement, now):
+                taken.update(requirement.refs)
+                # The last call may have been long ago. Its block served so many tasks in 20 ms.
+                last = self._blocks.get(requirement)
+                times = count + (last.used if last else 0)
+                wants.append(GateRequest(requirement, times))
+        if wants:
+            self.refunds.give_back(now)
+            receive = partial(self._receive, wants, is_ahead=True)
+            receive(self.calls.run(self._call(wants), partial(self._receive_ahead, receive)))
+
+    def _receive_ahead(
+        self, receive: Callable[[Reply | Exception], float], result: Reply | Exception
+    ) -> None:
+        with self.deciding, suppress(ThrottleError):  # the tasks are decided once more
+            receive(result)
 
     def forget_refusal(self, requirement: Requirement) -> None:
         """Forget that a limit was full: it had units after all."""
@@ -261,19 +311,29 @@ class Quota:
             raise replies
         return replies, time.monotonic()
 
-    def _receive(self, wants: Sequence[GateRequest], result: Reply | Exception) -> float:
-        """Cache what a call took; return the time of its reply. Raises as :meth:`take`."""
+    def _receive(
+        self, wants: Sequence[GateRequest], result: Reply | Exception, *, is_ahead: bool = False
+    ) -> float:
+        """Cache what a call took; return the time of its reply. Raises as :meth:`take`.
+
+        ``is_ahead``: whether no task uses the units of the first at once.
+        """
         if isinstance(result, Exception):
             raise result
         replies, replied_at = result
-        self._cache(wants, replies, replied_at)
+        self._cache(wants, replies, replied_at, 0 if is_ahead else 1)
         requirements = [want.requirement for want in wants]
         check_reply(replies[0], requirements, self.throttle.plans.limits)
         return replied_at
 
     def _cache(
-        self, wants: Sequence[GateRequest], replies: Sequence[Sequence[Any]], now: float
+        self,
+        wants: Sequence[GateRequest],
+        replies: Sequence[Sequence[Any]],
+        now: float,
+        first_ahead: int,
     ) -> None:
+        """Cache the replies for some wants; the units from an index on may stay unused."""
         # A single reply is for all of them: nothing was taken.
         for index, (want, reply) in enumerate(zip(wants, replies, strict=False)):
             if reply[0] == ReplyStatus.ALLOWED:
@@ -283,7 +343,7 @@ class Quota:
                 if marks:
                     takes = _takes(want.requirement, *marks)
                     block.start = Start(now + later, takes, now + lifetime)
-                    if index:  # the task of the first has a process, and uses it at once
+                    if index >= first_ahead:
                         self.refunds.watch(block.start)
                 self._add(want.requirement, block, now)
             elif reply[0] == ReplyStatus.REFUSED:

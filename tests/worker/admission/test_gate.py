@@ -127,6 +127,9 @@ class Bench:
             refresh_rules=lambda: False,
             learn=lambda _: False,
         )
+        # No quota that is taken ahead serves the requests: only `parks` says what becomes of each.
+        quota: Any = self.gate._quota
+        quota.is_refused = lambda _: True
 
     def _park(self, group: Sequence[Candidate]) -> Any:
         self.tries += 1

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import pytest
 from celery import Celery
+from celery.worker import state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,9 +49,13 @@ class Request(GatedRequest):
     def __init__(self, task: Any, tenant: int) -> None:
         self.task, self.id, self.expires = task, f"task-{tenant}", None
         self.args, self.kwargs = (tenant,), dict[str, Any]()
-        self.message, self.delivery_info = SimpleNamespace(), dict[str, Any]()
+        self.message, self.delivery_info = SimpleNamespace(body=b""), dict[str, Any]()
+        self.acknowledged = False
         self.request_dict = dict[str, Any]()
         self.throttle_state = TaskState(self)
+
+    def revoked(self) -> bool:
+        return False
 
 
 class Bench:
@@ -70,6 +75,7 @@ class Bench:
             "deep": "1000000/d using fixed-window",
             "both": ["1/h burst 200", "1000/d using fixed-window"],
             "window": "1000/s using fixed-window",
+            "ten": "10 at once",
         }
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
@@ -132,6 +138,14 @@ def bench(app: Celery, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Itera
     bench = Bench(app, redis_url, monkeypatch)
     yield bench
     bench.throttle.store.close()
+
+
+@pytest.fixture
+def bulk_task(bench: Bench) -> Any:
+    @bench.throttle.app.task(name="bulk", throttle="bulk", lazy=False, shared=False)
+    def bulk(number: int) -> None: ...
+
+    return bulk
 
 
 @pytest.fixture
@@ -378,6 +392,12 @@ class Pool:
         )
         bench.quota, bench.refunds = self.gate._quota, self.gate._refunds
 
+    def receive(self, requests: Iterable[Any]) -> None:
+        """Bring requests that Celery has just received."""
+        for request in requests:
+            state.reserved_requests.add(request)
+            self.bring(request)
+
     def bring(self, request: Any) -> None:
         if self.gate.admit(request) is Status.ADMITTED:
             self.started.append(request)
@@ -582,6 +602,66 @@ def test_gathered_tasks_that_are_refused_join_their_lines_together(bench: Bench,
         pool.bring(request)
     assert bench.calls == 1
     assert {request.throttle_state.status for request in requests} == {Status.DEFERRED}
+
+
+def test_tasks_that_wait_for_a_slow_server_share_its_calls(
+    bench: Bench, bulk_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call takes units for the tasks that come until the next one, which must wait."""
+    pool = Pool(bench)
+    monkeypatch.setattr(pool.gate.calls, "must_wait", lambda: True)
+    requests = bench.requests(bulk_task, range(10))
+    pool.receive(requests)
+    assert bench.calls == 0
+    for _ in range(4):
+        pool.gate._deferred._decide_some()  # there is a process for one of them
+    assert sorted(request.id for request in pool.started) == [each.id for each in requests]
+    assert bench.calls == 4
+
+
+def test_a_task_that_has_the_last_process_takes_a_free_slot_without_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give up its process otherwise, and join a line, although there are slots."""
+
+    @bench.throttle.app.task(name="slot", throttle="ten", lazy=False, shared=False)
+    def slot(number: int) -> None: ...
+
+    def take(request: Any, *, may_run: bool) -> Status:
+        assert may_run
+        status: Status = request.throttle_state.book_now()
+        return status
+
+    pool = Pool(bench)
+    monkeypatch.setattr(pool.gate.pool, "has_room", lambda: False)
+    monkeypatch.setattr(pool.gate._booking, "book_or_park", take)
+    (request,) = bench.requests(slot, range(1))
+    pool.receive([request])
+    assert pool.started == [request]
+
+
+def test_a_slow_server_that_refuses_a_task_parks_it_with_its_next_call(
+    bench: Bench, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(name="rare", throttle="never", lazy=False, shared=False)
+    def rare(tenant: int) -> None: ...
+
+    pool = Pool(bench)
+    decided: list[Any] = []
+
+    def park(requests: Any, may_run: Any) -> list[Status]:
+        decided.extend(zip(requests, may_run, strict=True))
+        return [Status.DELAYED] * len(requests)
+
+    monkeypatch.setattr(pool.gate._booking, "book_or_park_all", park)
+    monkeypatch.setattr(pool.gate.calls, "must_wait", lambda: True)
+    requests = bench.requests(rare, range(3))
+    assert bench.take(one("never")) == 0.0
+    bench.now += 2 * HORIZON
+    pool.receive(requests)
+    pool.gate._deferred._decide_some()
+    assert decided == [(each, each is requests[0]) for each in requests]
+    assert not pool.started
 
 
 def test_tasks_that_come_slowly_are_not_gathered(bench: Bench, task: Any) -> None:
