@@ -134,6 +134,7 @@ class TaskState:
     wait: Wait | None = None
     waited = False  #: whether it has waited since it was received, in this worker or elsewhere
     in_doubt = False  #: whether a call failed that may have parked the task
+    lacked_process = False  #: whether a call would have let it start if it had had a process
     waited_in_outage = False  #: whether it has waited for its share of a limit during an outage
     #: When it may come again from the broker (us, by the server's clock); 0 if that is unknown.
     broker_wait_until = 0

@@ -146,6 +146,7 @@ class WaitingPolicy(ABC):
             return end_surplus(request)
         task: TaskState = request.throttle_state
         if outcome == b"alone":
+            task.lacked_process = True
             return task.status
         error = _refusal_error(outcome, fields, limits, requirement)
         if error is not None:
@@ -331,9 +332,11 @@ def _mode_without_process(request: Any, limits: TaskLimits) -> Mode:
     """Return what may become of a task that has no process.
 
     It joins its line if only this worker has it. So does a task that needs a slot: the next one
-    that is released is for the first in line.
+    that is released is for the first in line; and one that lacked a process before, since in its
+    line it competes for one with tasks without limits.
     """
-    return Mode.PARK if request.acknowledged or limits.slots else Mode.NO_PROCESS
+    joins = request.acknowledged or limits.slots or request.throttle_state.lacked_process
+    return Mode.PARK if joins else Mode.NO_PROCESS
 
 
 def _kept(candidate: Candidate) -> Kept:

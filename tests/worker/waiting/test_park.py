@@ -157,6 +157,7 @@ def test_of_those_that_lack_only_a_process_the_broker_keeps_the_messages(
     second = second._replace(limits=needs_slot)
     decided = statuses(policy, [first, second, last])
     assert decided == [Status.RECEIVED, Status.PARKED, Status.PARKED]
+    assert statuses(policy, [first]) == [Status.PARKED]
 
 
 def test_a_damaged_limit_stops_no_task_of_another(
