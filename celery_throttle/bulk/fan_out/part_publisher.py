@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
@@ -20,9 +21,10 @@ from celery_throttle.errors import (
 )
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.define import call_registered
+from celery_throttle.operations.plan import read_call
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
 from celery_throttle.store.pending import PendingCalls
-from celery_throttle.store.script import Argument, Call, script
+from celery_throttle.store.script import Call
 from celery_throttle.tasks.app_limits import AppLimits
 
 T = TypeVar("T")
@@ -77,11 +79,8 @@ class PartPublisher:
 
     def find_sent(self, task_ids: Sequence[str]) -> set[str]:
         """Return the tasks that were sent to this part."""
-        names = [self.limits.keys.fan_out_tasks(self._name, task_id) for task_id in task_ids]
-        args: list[Argument] = [""]
-        for task_id in task_ids:
-            args += ("HEXISTS", 1, task_id)
-        call = Call(script("read"), names, args)
+        tasks = partial(self.limits.keys.fan_out_tasks, self._name)
+        call = read_call("", *(("HEXISTS", tasks(task_id), task_id) for task_id in task_ids))
         _, *found = self._retry(lambda: self.limits.store.run(call))
         return {task_id for task_id, is_sent in zip(task_ids, found, strict=True) if is_sent}
 

@@ -16,8 +16,7 @@ from celery_throttle.operations.lines import (
     quarantined_queues,
     waiting_queues,
 )
-from celery_throttle.operations.plan import Plan
-from celery_throttle.store.script import Call, script
+from celery_throttle.operations.plan import Plan, read_call
 from celery_throttle.tasks.app_limits import AppLimits
 
 
@@ -140,9 +139,8 @@ def find_unreachable(parts: Sequence[AppLimits]) -> list[AppLimits]:
 
 
 def _is_reachable(part: AppLimits) -> bool:
-    call = Call(script("read"), [part.keys.limits], ["", "EXISTS", 0])
     try:
-        part.store.run(call)
+        part.store.run(read_call("", ("EXISTS", part.keys.limits)))
     except StoreUnavailableError:
         return False
     return True

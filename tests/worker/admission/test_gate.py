@@ -177,6 +177,16 @@ class Bench:
     def request(self, parks: Callable[[], float | Status | None]) -> Request:
         return Request(self.task, len(state.reserved_requests), parks)
 
+    def stepped_out(self) -> Any:
+        """A request at the gate that a limit refused in its run; its message is acknowledged."""
+        request: Any = self.request(waits)
+        request.acknowledged = True
+        request.throttle_state.move(Status.ADMITTED)
+        request.throttle_state.move(Status.RUNNING)
+        self.gate.step_out(request, [("api", None, 1_000_000)])
+        request.throttle_state.move(Status.RECEIVED)
+        return request
+
 
 @pytest.fixture
 def bench(redis_url: str) -> Iterator[Bench]:
@@ -411,13 +421,7 @@ def test_a_gate_that_stops_lets_go_of_a_stepped_out_task_wherever_it_waits(
     bench: Bench, status: Status
 ) -> None:
     """Celery has dropped it, and its message is acknowledged: no broker delivers it again."""
-    requests: list[Any] = [bench.request(waits) for _ in range(3)]
-    for request in requests:
-        request.acknowledged = True
-        request.throttle_state.move(Status.ADMITTED)
-        request.throttle_state.move(Status.RUNNING)
-        bench.gate.step_out(request, [("api", None, 1_000_000)])
-        request.throttle_state.move(Status.RECEIVED)
+    requests = [bench.stepped_out() for _ in range(3)]
     waiting, running, ended = requests
     waiting.throttle_state.move(status)
     assert bench.gate._decide(running, lambda _: Status.ADMITTED) is Status.ADMITTED
@@ -433,13 +437,7 @@ def test_a_gate_that_stops_in_an_outage_leaves_alone_what_its_late_reply_lets_go
     bench: Bench,
 ) -> None:
     """The gate receives that reply while it stops, and then lets go of all the others."""
-    requests: list[Any] = [bench.request(waits) for _ in range(3)]
-    for request in requests:
-        request.acknowledged = True
-        request.throttle_state.move(Status.ADMITTED)
-        request.throttle_state.move(Status.RUNNING)
-        bench.gate.step_out(request, [("api", None, 1_000_000)])
-        request.throttle_state.move(Status.RECEIVED)
+    requests = [bench.stepped_out() for _ in range(3)]
     answered, other, last = requests
     other.throttle_state.move(Status.DELAYED)
     bench.gate.outage.is_on = True  # type: ignore[misc]  # of a stand-in
@@ -455,12 +453,7 @@ def test_a_gate_that_stops_in_an_outage_leaves_alone_what_its_late_reply_lets_go
 def test_a_gate_that_stops_while_another_thread_concludes_a_late_reply_lets_go_once(
     bench: Bench, status: Status
 ) -> None:
-    request: Any = bench.request(waits)
-    request.acknowledged = True
-    request.throttle_state.move(Status.ADMITTED)
-    request.throttle_state.move(Status.RUNNING)
-    bench.gate.step_out(request, [("api", None, 1_000_000)])
-    request.throttle_state.move(Status.RECEIVED)
+    request = bench.stepped_out()
     request.throttle_state.move(status)  # so far as the other thread is
     bench.gate.stop()
     left = bench.left[:]
