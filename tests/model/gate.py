@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.waiting import Mode
 from tests.model.claimants import AHEAD, Worker
 from tests.model.tasks import Kind
 from tests.model.watched import Delivery, Run
@@ -10,7 +11,9 @@ from tests.model.world import LEASE, MEMORY
 from tests.protocol import Parked
 
 
-def bring(worker: Worker, delivery: Delivery, *, may_run: bool = True, lost: bool = False) -> str:
+def bring(
+    worker: Worker, delivery: Delivery, *, mode: Mode = Mode.MAY_RUN, lost: bool = False
+) -> str:
     """Bring a message to the gate; gives what became of it."""
     world, task = worker.world, delivery.message.task
     if task.revoked or 0 < task.expires <= world.clock:
@@ -26,7 +29,7 @@ def bring(worker: Worker, delivery: Delivery, *, may_run: bool = True, lost: boo
             return "admitted"
         if outcome < 0:
             return _end(worker, delivery, "never")
-    return _park(worker, delivery, may_run=may_run, lost=lost)
+    return _park(worker, delivery, mode=mode, lost=lost)
 
 
 def _take(worker: Worker, kind: Kind) -> int:
@@ -60,7 +63,7 @@ def _check_nobody_waits(worker: Worker, kind: Kind) -> None:
     assert not overtaken, f"{overtaken} let a task pass before those that wait"
 
 
-def _park(worker: Worker, delivery: Delivery, *, may_run: bool, lost: bool) -> str:
+def _park(worker: Worker, delivery: Delivery, *, mode: Mode, lost: bool) -> str:
     world, server, message = worker.world, worker.server, delivery.message
     kind = message.task.kind
     server.protocol.tokens[worker.name] += 1
@@ -80,17 +83,25 @@ def _park(worker: Worker, delivery: Delivery, *, may_run: bool, lost: bool) -> s
         message=message.packed,
         holder=holder,
         lease=LEASE,
-        may_run=may_run,
+        horizon=AHEAD,
+        mode=mode,
     )
     known = delivery.redelivered and message.identity in world.parks
     assert known == (reply.outcome == "known")
     if reply.outcome == "admitted":
-        assert may_run
+        assert mode is Mode.MAY_RUN
+        assert reply.wait <= AHEAD
         assert message.task.id not in world.lines[kind.queue]
         assert reply.slots == world.places_of(kind.refs)
         _check_nobody_waits(worker, kind)
         world.check_room(kind.refs)
-        world.admit(kind.refs, kind.cost, 0, holder)
+        world.admit(kind.refs, kind.cost, reply.wait, holder)
+    elif reply.outcome == "alone":
+        assert mode is Mode.NO_PROCESS
+        _check_nobody_waits(worker, kind)
+        world.check_room(kind.refs)
+        worker.deliveries.append(delivery)
+        return reply.outcome
     elif reply.outcome == "parked":
         if message.task.id not in world.lines[kind.queue]:
             world.check_room(kind.refs)

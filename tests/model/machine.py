@@ -79,7 +79,7 @@ class Model(RuleBasedStateMachine):
 
     def _bring(self, delivery: Delivery, how: tables.Gate, which: int) -> None:
         worker = self.workers[which % 2]
-        self.seen[bring(worker, delivery, may_run=how.may_run, lost=how.lost)] += 1
+        self.seen[bring(worker, delivery, mode=how.mode, lost=how.lost)] += 1
 
     @rule(how=st.sampled_from(tables.CLAIMS), which=_some)
     def claim(self, how: tables.Claim, which: int) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from celery_throttle.limits.key import ItemLike, parse_item
 from celery_throttle.limits.requirement import LimitsLike
+from celery_throttle.operations.waiting import Mode
 from tests.model.claimants import AHEAD
 from tests.model.tasks import Kind
 from tests.protocol import SECOND
@@ -59,12 +60,19 @@ REFS = [parse_item(reference) for reference in NAMED]
 class Gate(NamedTuple):
     """How messages come to a gate; new ones so many at once."""
 
-    may_run: bool = True
+    mode: Mode = Mode.MAY_RUN
     lost: bool = False
     many: int = 1
 
 
-GATES = (Gate(), Gate(many=2), Gate(many=4), Gate(many=4, may_run=False), Gate(lost=True))
+GATES = (
+    Gate(),
+    Gate(many=2),
+    Gate(many=4),
+    Gate(Mode.PARK, many=4),
+    Gate(Mode.NO_PROCESS, many=4),
+    Gate(lost=True),
+)
 
 
 class Claim(NamedTuple):

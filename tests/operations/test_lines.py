@@ -326,6 +326,18 @@ def test_claims_go_back_however_long_nobody_was_there(lines: Protocol) -> None:
     assert not lines.client.exists("{throttle}:workers", "{throttle}:claims:other")
 
 
+def test_the_first_claim_after_a_clock_stepped_back_reports_a_silent_worker(lines: Protocol) -> None:
+    for task in "xab":
+        lines.park(task, ["bulk"], cost=10 if task == "x" else 1)
+    lines.now += 10_000
+    lines.claim("dying", room=1, lease=SECOND)
+    lines.now += 30 * SECOND
+    lines.claim("other", room=1, lease=60 * SECOND)
+    lines.now -= 20 * SECOND
+    lines.claim("third", room=0)
+    assert lines.dead == b"dying"
+
+
 def test_a_worker_that_is_heard_of_again_keeps_its_claims(lines: Protocol) -> None:
     lines.park("x", ["bulk"], cost=10)
     lines.park("a", ["bulk"])

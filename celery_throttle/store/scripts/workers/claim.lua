@@ -242,7 +242,7 @@ local function find_dead_worker()
                              'LIMIT', 0, 3, 'WITHSCORES')
   if expired[1] == WRITTEN and -expired[2] > now + FARTHEST then
     follow_clock(call.workers)
-    return ''
+    return find_dead_worker()
   end
   for i = 1, #expired, 2 do
     if expired[i] ~= WRITTEN and expired[i] ~= call.worker then
