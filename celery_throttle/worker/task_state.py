@@ -3,7 +3,6 @@
 Each request has one :class:`TaskState`. It has one of these statuses::
 
     RECEIVED ──┬──► QUEUED ────┐
-               ├──► GATHERED ──┤
                ├──► DEFERRED ──┤ arrive_at_gate
                ├──► DELAYED ───┴────► RECEIVED
                ├──► BOOKED ────┐ its start comes
@@ -60,8 +59,7 @@ class Status(Enum):
     RECEIVED = "received"  # at the gate, without units
     CLAIMED = "claimed"  # its message came from a line, together with its units
     QUEUED = "queued"  # waits for a process of the pool
-    GATHERED = "gathered"  # waits some milliseconds, so that one call takes quota for several
-    DEFERRED = "deferred"  # waits for the next round of the worker's loop
+    DEFERRED = "deferred"  # waits for a round of the worker's loop, which decides about several
     DELAYED = "delayed"  # waits in this worker, where there is no line for it
     BOOKED = "booked"  # its units are taken for a start at most 20 ms ahead
     ADMITTED = "admitted"  # it passed the gate, and starts now
@@ -77,13 +75,12 @@ class Status(Enum):
 #: The task waits in this worker, and is not on its way to a process.
 WAITING_HERE = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.STEPPED_OUT)
 _AT_GATE = (Status.RECEIVED, Status.CLAIMED)
-_RETURNING = (Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
+_RETURNING = (Status.QUEUED, Status.DEFERRED, Status.DELAYED, Status.BOOKED)
 
 #: From which statuses a task may come into each.
 _SOURCES: Mapping[Status, tuple[Status, ...]] = {
     Status.RECEIVED: _RETURNING,
     Status.QUEUED: (Status.RECEIVED,),
-    Status.GATHERED: (Status.RECEIVED,),
     Status.DEFERRED: (Status.RECEIVED, Status.STEPPED_OUT),
     Status.DELAYED: (*_AT_GATE, *_RETURNING, Status.STEPPED_OUT),
     Status.BOOKED: (Status.RECEIVED,),

@@ -326,7 +326,9 @@ def test_claims_go_back_however_long_nobody_was_there(lines: Protocol) -> None:
     assert not lines.client.exists("{throttle}:workers", "{throttle}:claims:other")
 
 
-def test_the_first_claim_after_a_clock_stepped_back_reports_a_silent_worker(lines: Protocol) -> None:
+def test_the_first_claim_after_the_clock_steps_back_reports_a_silent_worker(
+    lines: Protocol,
+) -> None:
     for task in "xab":
         lines.park(task, ["bulk"], cost=10 if task == "x" else 1)
     lines.now += 10_000

@@ -24,7 +24,6 @@ from celery_throttle.worker.task_state import (
 DIAGRAM: dict[Status, set[Status]] = {
     Status.RECEIVED: {
         Status.QUEUED,
-        Status.GATHERED,
         Status.DEFERRED,
         Status.DELAYED,
         Status.BOOKED,
@@ -33,7 +32,6 @@ DIAGRAM: dict[Status, set[Status]] = {
     },
     Status.CLAIMED: {Status.ADMITTED, Status.DELAYED},
     Status.QUEUED: {Status.DELAYED},
-    Status.GATHERED: {Status.DELAYED},
     Status.DEFERRED: {Status.DELAYED},
     Status.DELAYED: {Status.DELAYED, Status.PARKED},
     Status.BOOKED: {Status.ADMITTED, Status.DELAYED},

@@ -7,6 +7,7 @@ and its line).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, MutableSet, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from celery_throttle.worker.admission.quota import Quota
 from celery_throttle.worker.admission.request_limits import limits_of, requirement_of
 from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls
 from celery_throttle.worker.health.outage import OutageMode
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import Candidate, WaitingPolicy, may_be_in_line
@@ -43,6 +45,9 @@ class Booking:
     #: Called with requests after the end of the late call that has decided about them, and with the
     #: result of each.
     conclude_late: Callable[[Sequence[Any], Sequence[Status | Exception]], None]
+    #: Called with a request after the end of the late call for it, and with its start, None if
+    #: there is none within 20 ms, or the error of the call.
+    resume: Callable[[Any, Start | Exception | None], None]
     #: Requests that wait in this worker without a process, as the pool counts them.
     idle_requests: MutableSet[Any]
     #: Held while a gate decides.
@@ -56,12 +61,17 @@ class Booking:
         """
         if self.waiting.in_lines and self.quota.is_refused(requirement):
             return self.defer(request, tuning.GATHER_SECONDS)
+        task: TaskState = request.throttle_state
         if self._may_take_ahead(request, limits):
-            status = self.quota.book(request, requirement)
-            if status is not None:
-                return status
-            if self.quota.has_gathered():  # the limits may refuse them, too: one call parks all
-                return self.defer(request)
+            start = self.quota.use(requirement)
+            if start is None and self.quota.should_gather(requirement):
+                return self.defer(request, tuning.GATHER_SECONDS)
+            try:
+                start = start or self.quota.take(requirement, partial(self.resume, request))
+            except LateReplyError:
+                return self.delayed.await_reply(request)
+            if start is not None:
+                return task.book(start)
         return self.book_or_park(request, may_run=True)
 
     def book_cached(
@@ -139,14 +149,19 @@ class Booking:
         Those that lack only a process stay ``RECEIVED``. Returns the results; those that are
         missing are to be decided by the server.
         """
-        ahead = {}
-        for request, may in zip(requests, may_run, strict=True):
-            requirement = self._requirement_ahead(request)
-            if requirement is not None and self.quota.has_blocks(requirement):
-                ahead[request] = requirement, may
+        required = {request: self._requirement_ahead(request) for request in requests}
+        counts = Counter(required.values())
+        ahead = {
+            request: (requirement, may)
+            for (request, requirement), may in zip(required.items(), may_run, strict=True)
+            if requirement is not None and self.quota.may_have(requirement, counts[requirement])
+        }
         results: dict[Any, Status | Exception] = {}
         try:
-            self.quota.fetch([requirement for requirement, may in ahead.values() if may])
+            self.quota.fetch(
+                [requirement for requirement, may in ahead.values() if may],
+                [requirement for requirement, may in ahead.values() if not may],
+            )
         except LateReplyError:  # all others that the gate has wait for its end, too
             return dict.fromkeys(requests, Status.RECEIVED)
         except StoreError as error:

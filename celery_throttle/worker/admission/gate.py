@@ -92,13 +92,9 @@ class Gate:
         self._quota = Quota(
             self.throttle,
             self.calls,
-            self.timers,
             self._refunds,
-            self.readmit,
             self._queued_requests,
             self.functions.limits_of,
-            self.delayed.await_reply,
-            self._resume,
             self.deciding,
         )
         self._deferred = DecisionBatch(self._decide_batch, self.timers, self.calls)
@@ -111,6 +107,7 @@ class Gate:
             self._quota,
             defer=self._deferred.add,
             conclude_late=self._conclude_all,
+            resume=self._resume,
             idle_requests=self.pool.idle_requests,
             deciding=self.deciding,
         )

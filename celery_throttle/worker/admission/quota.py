@@ -1,8 +1,8 @@
 """Takes quota for tasks at the gate, with as few round trips as possible.
 
 The call for a task that has a process also takes units for the tasks that will have a process after
-it: those that wait for one, and those that come fast, but one by one, which are gathered for some
-milliseconds. For a limit that tasks pass many times a second, the call takes a block of units. A
+it: those that wait for one, and those that come fast, but one by one, which share a round (see
+`batching.py`). For a limit that tasks pass many times a second, the call takes a block of units. A
 limit that was full a moment ago is not asked again. Units for a task that has no process yet may be
 used for 20 ms, so no start is later than that after its admission.
 
@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from celery.worker import state
@@ -39,10 +38,9 @@ from celery_throttle.worker.admission.batching import run_together
 from celery_throttle.worker.admission.refunds import Refunds
 from celery_throttle.worker.admission.request_limits import NotComputedError, requirement_of
 from celery_throttle.worker.demand import Demand
-from celery_throttle.worker.health.loop_calls import LateReplyError, LoopCalls, LoopSteps
-from celery_throttle.worker.hooks.timers import Timers
+from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps
 from celery_throttle.worker.start import Start
-from celery_throttle.worker.task_state import Status, TaskState
+from celery_throttle.worker.task_state import Status
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
@@ -92,51 +90,21 @@ class Block:
 
 @dataclass(eq=False, repr=False)
 class Quota:
-    """Takes and caches the quota of one worker.
-
-    To Celery, gathered requests stay reserved, unacknowledged and without a process. When Celery
-    loses the broker it drops them, and the broker delivers them once more.
-    """
+    """Takes and caches the quota of one worker."""
 
     throttle: AppLimits
     calls: LoopCalls
-    timers: Timers
     refunds: Refunds
-    #: Brings a request to the gate once more.
-    readmit: Callable[[Any], None]
     #: Returns the requests that wait for a process, the next first.
     queued: Callable[[], Iterable[Any]]
     #: Returns the limits of a request, if they can be known at once.
     limits_of: Callable[[Any], TaskLimits | None]
-    #: Keeps a request in this worker until the end of the late call for it.
-    await_reply: Callable[[Any], Status]
-    #: Called with a request after the end of the late call for it, and with its start, None if
-    #: there is none within 20 ms, or the error of the call.
-    resume: Callable[[Any, Start | Exception | None], None]
     #: Held while a gate decides.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self._blocks: dict[Requirement, Block] = {}
         self._demand = Demand()
-        self._gathered: deque[Any] = deque()
-        self._is_readmitting = False
-
-    def book(self, request: Any, requirement: Requirement) -> Status | None:
-        """Book the start of a request, or gather the request; None if no start is within 20 ms.
-
-        Returns ``DELAYED`` if the reply is late; see ``resume``. Raises as :meth:`take`.
-        """
-        task: TaskState = request.throttle_state
-        start = self.use(requirement)
-        if start is None and self._should_gather(requirement):
-            return self._gather(request)
-        if start is None:
-            try:
-                start = self.take(requirement, partial(self.resume, request))
-            except LateReplyError:
-                return self.await_reply(request)
-        return None if start is None else task.book(start)
 
     def use(self, requirement: Requirement) -> Start | None:
         """Use cached quota: return a start, or None."""
@@ -145,15 +113,15 @@ class Quota:
         self._demand.count(requirement, now)
         return self._use(requirement, now)
 
-    def has_blocks(self, requirement: Requirement) -> bool:
-        """Return whether one call takes several starts, as far as is known, or may do so now.
+    def may_have(self, requirement: Requirement, count: int) -> bool:
+        """Return whether one call may take so many starts, as far as is known.
 
         It takes one at a time of several limits, and of a limit that gives less than a unit a
         second; and none of a limit that was full a moment ago.
         """
         block = self._blocks.get(requirement)
-        is_slow = block is not None and block.start is not None
-        return len(requirement.refs) == 1 and not is_slow and not self.is_refused(requirement)
+        has_one = len(requirement.refs) > 1 or (block is not None and block.start is not None)
+        return (count == 1 or not has_one) and not self.is_refused(requirement)
 
     def use_cached(self, requirement: Requirement) -> Start | None:
         """:meth:`use`; without cached quota the task comes again, and is counted then."""
@@ -180,7 +148,7 @@ class Quota:
             return None
         self.refunds.give_back(now)
         wants = [self._want(requirement, now)]
-        wants += self._next_wants(requirement.refs, now)
+        wants += self._next_wants(requirement.refs, self._queued_requirements(), now)
 
         def receive_late(result: Reply | Exception) -> None:
             try:
@@ -195,10 +163,10 @@ class Quota:
         # A start of the reply is used as at its arrival, however late this thread goes on.
         return self._use(requirement, replied_at)
 
-    def fetch(self, requirements: Sequence[Requirement]) -> None:
+    def fetch(self, requirements: Iterable[Requirement], later: Iterable[Requirement]) -> None:
         """Take quota for tasks that have processes, and cache it, unless enough is cached.
 
-        Each requirement has one limit, see :meth:`has_blocks`.
+        ``later``: what those require that may have a process soon. See :meth:`may_have`.
 
         Raises:
             LateReplyError: the reply is late. What it takes is cached later.
@@ -213,8 +181,9 @@ class Quota:
                 taken.update(requirement.refs)
                 # The last call may have been long ago. Its block served so many tasks in 20 ms.
                 last = self._blocks.get(requirement)
-                times = count + (last.used if last else 0)
+                times = count + (last.used if last and len(requirement.refs) == 1 else 0)
                 wants.append(GateRequest(requirement, times))
+        wants += self._next_wants(taken, later, now)
         if wants:
             self.refunds.give_back(now)
             receive = partial(self._receive, wants, is_ahead=True)
@@ -244,10 +213,6 @@ class Quota:
         block = self._blocks.get(requirement)
         return block is not None and not block.starts and block.lasts(time.monotonic())
 
-    def has_gathered(self) -> bool:
-        """Return whether other gathered requests come to the gate at once after this one."""
-        return self._is_readmitting and bool(self._gathered)
-
     def _has_block(self, requirement: Requirement, now: float) -> bool:
         """Return whether there are starts, or the limit was full a moment ago."""
         block = self._blocks.get(requirement)
@@ -263,8 +228,8 @@ class Quota:
         block.start.move(now + wait)  # its task has the units to give back from now on
         return block.start
 
-    def _should_gather(self, requirement: Requirement) -> bool:
-        """Return whether tasks come fast, so that one call should take units for several.
+    def should_gather(self, requirement: Requirement) -> bool:
+        """Return whether tasks come fast, one by one, so that one call should serve several.
 
         A limit that tasks pass fast needs no gathered tasks: its call takes a block in any case.
         Nor do tasks that wait for a process: one call takes quota for these already.
@@ -272,31 +237,7 @@ class Quota:
         now = time.monotonic()
         most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
         is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
-        may_gather = is_fast and not self._has_block(requirement, now) and not self._is_readmitting
-        return may_gather and not any(self.queued())
-
-    def _gather(self, request: Any) -> Status:
-        """Let a request come to the gate again with others, in some milliseconds."""
-        status: Status = request.throttle_state.move(Status.GATHERED)
-        self._gathered.append(request)
-        if len(self._gathered) > tuning.QUOTA_BATCH_SIZE:
-            self._readmit_gathered()
-        elif len(self._gathered) == 1:
-            self.timers.call_after(tuning.GATHER_SECONDS, self._readmit_gathered)
-        return status
-
-    def _readmit_gathered(self) -> None:
-        self._is_readmitting = True
-        try:
-            while (request := self._pop_gathered()) is not None:
-                self.readmit(request)
-        finally:
-            self._is_readmitting = False
-
-    def _pop_gathered(self) -> Any:
-        """Return the next gathered request; None if there is none. A call may look at them."""
-        with self.deciding:
-            return self._gathered.popleft() if self._gathered else None
+        return is_fast and not self._has_block(requirement, now) and not any(self.queued())
 
     def _call(self, wants: Sequence[GateRequest]) -> LoopSteps[Reply]:
         """Take units for a task that has a process, and for the tasks after it.
@@ -358,34 +299,34 @@ class Quota:
         times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1
         return GateRequest(requirement, times)
 
-    def _next_wants(self, named: Iterable[LimitRef], now: float) -> Iterator[GateRequest]:
+    def _next_wants(
+        self, named: Iterable[LimitRef], requirements: Iterable[Requirement], now: float
+    ) -> Iterator[GateRequest]:
         """Yield the needs of tasks that will have a process within 20 ms, at their present rate.
 
         None of them needs a limit and key that the call names already: blocks serve those.
         """
         most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
         taken = set(named)
-        for request in chain(self._gathered, self.queued()):
+        for requirement in requirements:
             if most <= 0:
                 return
-            want = self._want_of(request, now)
-            if want is not None and taken.isdisjoint(want.requirement.refs):
-                taken.update(want.requirement.refs)
+            if taken.isdisjoint(requirement.refs) and not self._has_block(requirement, now):
+                taken.update(requirement.refs)
                 most -= 1
-                yield want
+                yield self._want(requirement, now)
 
-    def _want_of(self, request: Any, now: float) -> GateRequest | None:
-        """Return what a request will take at the gate; None if that is nothing, or not certain."""
-        if not _is_certain(request):
-            return None
-        try:
-            limits = self.limits_of(request)
-            if limits is None or limits.slots or limits.settles:
-                return None
-            requirement = requirement_of(limits, request)
-        except (ThrottleError, NotComputedError):  # it is raised again at the gate
-            return None
-        return None if self._has_block(requirement, now) else self._want(requirement, now)
+    def _queued_requirements(self) -> Iterator[Requirement]:
+        """Yield what the requests take at the gate that wait for a process, if it is certain."""
+        for request in self.queued():
+            if not _is_certain(request):
+                continue
+            try:
+                limits = self.limits_of(request)
+                if limits is not None and not (limits.slots or limits.settles):
+                    yield requirement_of(limits, request)
+            except (ThrottleError, NotComputedError):  # it is raised again at the gate
+                continue
 
 
 def _takes(requirement: Requirement, marks: Sequence[Sequence[int]]) -> Sequence[Taken]:

@@ -414,9 +414,7 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     assert bench.left == [request]
 
 
-@pytest.mark.parametrize(
-    "status", [Status.QUEUED, Status.GATHERED, Status.DEFERRED, Status.BOOKED, Status.DELAYED]
-)
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.DEFERRED, Status.BOOKED, Status.DELAYED])
 def test_a_gate_that_stops_lets_go_of_a_stepped_out_task_wherever_it_waits(
     bench: Bench, status: Status
 ) -> None:

@@ -88,13 +88,9 @@ class Bench:
         self.quota = Quota(
             self.throttle,
             calls,
-            timers,
             self.refunds,
-            NOWHERE,
             queued=lambda: self.waiting,
             limits_of=partial(limits_of, self.throttle),
-            await_reply=NOWHERE,
-            resume=NOWHERE,
         )
         self.calls = 0
         run = self.throttle.store.run
@@ -108,6 +104,11 @@ class Bench:
     def _call_after(self, _: float, call: Callable[[], None]) -> object:
         self.timers.append(call)
         return call
+
+    def book(self, request: Request, requirement: Requirement) -> None:
+        start = self.quota.use(requirement) or self.quota.take(requirement, NOWHERE)
+        assert start
+        request.throttle_state.book(start)
 
     def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task, which starts in time: return the seconds until then."""
@@ -370,7 +371,7 @@ class Pool:
         self.started: list[Any] = []
         slots = TaskSlots("worker", lambda: None) if slots is None else slots
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        timers: Any = SimpleNamespace(call_after=lambda *timer: self.timers.append(timer))
+        timers: Any = SimpleNamespace(call_after=self._call_after, cancel=self.timers.remove)
         self.gate = Gate(
             bench.throttle,
             ParkingPolicy(bench.throttle, slots, lambda: 1, NOWHERE, on_parked=lambda _: None),
@@ -391,6 +392,10 @@ class Pool:
             learn=lambda _: False,
         )
         bench.quota, bench.refunds = self.gate._quota, self.gate._refunds
+
+    def _call_after(self, *timer: Any) -> Any:
+        self.timers.append(timer)
+        return timer
 
     def receive(self, requests: Iterable[Any]) -> None:
         """Bring requests that Celery has just received."""
@@ -414,7 +419,7 @@ class Booked(NamedTuple):
 def booked(bench: Bench, task: Any) -> Booked:
     (request,) = bench.requests(task, range(1))
     pool = Pool(bench)
-    assert bench.quota.book(request, tenant_of(0)) is Status.BOOKED
+    bench.book(request, tenant_of(0))
     bench.refunds.watch(request.throttle_state.start)
     assert bench.throttle["tenant", 0].peek(0).remaining == 0
     return Booked(pool, request)
@@ -499,7 +504,7 @@ def test_a_unit_taken_ahead_belongs_to_the_task_that_is_booked_with_it(
     pool.gate._quota.queued = lambda: [request]
     assert bench.take(tenant_of(1)) == 0.0
     bench.now += HORIZON / 2
-    assert bench.quota.book(request, tenant_of(0)) is Status.BOOKED
+    bench.book(request, tenant_of(0))
     assert bench.calls == 1
     bench.now += HORIZON - 0.001  # its block has ended
     bench.refunds.give_back(bench.now)
@@ -543,65 +548,68 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     assert slots.releases.take() == [("entries", "waits", "worker 7")]
 
 
-def test_tasks_that_come_fast_but_one_by_one_are_gathered(bench: Bench, task: Any) -> None:
+def test_tasks_that_come_fast_but_one_by_one_share_a_call(bench: Bench, task: Any) -> None:
+    """There is a process for one of them. The others have one soon, and need no call then."""
     pool = Pool(bench)
     bench.make_busy()
     requests = bench.requests(task, range(BATCH + 1))
-    for request in requests[:-1]:
-        pool.bring(request)
+    pool.receive(requests[:-1])
+    assert [seconds for seconds, _ in pool.timers] == [GATHER_SECONDS]
+    pool.receive(requests[-1:])
     assert pool.started == []
-    assert [timer[0] for timer in pool.timers] == [GATHER_SECONDS]
-    pool.bring(requests[-1])
-    assert pool.started == requests
-    assert bench.calls == 1
-
-
-def test_they_are_gathered_for_some_milliseconds_at_most(bench: Bench, task: Any) -> None:
-    pool = Pool(bench)
-    bench.make_busy()
-    requests = bench.requests(task, range(3))
-    for request in requests:
-        pool.bring(request)
-    ((_, call),) = pool.timers
+    ((seconds, call),) = pool.timers
+    assert seconds == 0.0
     call()
     assert pool.started == requests
     assert bench.calls == 1
 
 
-def test_a_call_for_gathered_tasks_may_meet_another_thread_that_readmits_them(
-    bench: Bench, task: Any
-) -> None:
-    """Without an event loop. The call takes quota for those that it sees."""
-    bench.make_busy()
-    requests, readmitted = bench.requests(task, range(1, 4)), list[Any]()
-    for request in requests:
-        bench.quota._gather(request)
-    other = threading.Thread(target=bench.quota._readmit_gathered)
-
-    def limits_of_gathered(request: Any) -> Any:
-        if other.ident is None:
-            other.start()
-            other.join(0.2)
-        return limits_of(bench.throttle, request)
-
-    bench.quota.limits_of, bench.quota.readmit = limits_of_gathered, readmitted.append
-    with bench.quota.deciding:
-        assert bench.take(tenant_of(0)) == 0.0
-    other.join()
-    assert readmitted == requests
-
-
-def test_gathered_tasks_that_are_refused_join_their_lines_together(bench: Bench, task: Any) -> None:
+def test_they_wait_for_each_other_for_some_milliseconds_at_most(bench: Bench, task: Any) -> None:
     pool = Pool(bench)
+    bench.make_busy()
+    requests = bench.requests(task, range(3))
+    pool.receive(requests)
+    ((seconds, call),) = pool.timers
+    assert seconds == GATHER_SECONDS
+    call()
+    assert pool.started == requests
+    assert bench.calls == 1
+
+
+def test_tasks_of_two_limits_that_come_fast_share_a_call(bench: Bench, app: Celery) -> None:
+    @app.task(name="two", throttle=["tenant:{tenant}", "deep:{tenant}"], lazy=False, shared=False)
+    def two(tenant: int) -> None: ...
+
+    pool = Pool(bench)
+    bench.make_busy()
+    requests = bench.requests(two, range(3))
+    pool.receive(requests)
+    pool.gate._deferred._decide_some()
+    assert pool.started == requests
+    assert bench.calls == 1
+
+
+def test_those_that_are_refused_join_their_lines_together(
+    bench: Bench, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(bench)
+    decided: list[Any] = []
+
+    def park(requests: Any, may_run: Any) -> list[Status]:
+        decided.extend(zip(requests, may_run, strict=True))
+        return [Status.DELAYED] * len(requests)
+
+    monkeypatch.setattr(pool.gate._booking, "book_or_park_all", park)
     requests = bench.requests(task, range(BATCH + 1))
     for tenant in range(BATCH + 1):
         assert bench.take(tenant_of(tenant)) == 0.0
     bench.now += 1.0
     bench.make_busy()
-    for request in requests:
-        pool.bring(request)
+    pool.receive(requests)
+    pool.gate._deferred._decide_some()
     assert bench.calls == 1
-    assert {request.throttle_state.status for request in requests} == {Status.DEFERRED}
+    assert decided == [(each, each is requests[0]) for each in requests]
+    assert not pool.started
 
 
 def test_tasks_that_wait_for_a_slow_server_share_its_calls(
