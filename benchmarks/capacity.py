@@ -99,8 +99,8 @@ def _of_connections(options: Options) -> Iterator[Figure]:
                 calls, subscriptions = _connections(cluster)
         finally:
             cluster.stop()
-    yield Figure("  connections of each worker for each shard", "", (calls - before[0]) / 7)
-    yield Figure("  connections of each worker for each node", "", subscriptions / nodes)
+    yield Figure("  connections of each worker for each node, for calls", "", (calls - before[0]) / nodes)
+    yield Figure("  for wake-ups", "", subscriptions / nodes)
 
 
 def _run_tasks(url: str, client: redis.Redis) -> None:

@@ -39,7 +39,7 @@ class AsyncConnection(asyncio.Protocol):
     Replies come in the order of the commands. If a call is cancelled, its reply is skipped when it
     comes, so the other calls get theirs.
 
-    ``generation``: see :class:`~celery_throttle.store.topology.Servers`, which sets it.
+    ``began``: monotonic time at which it began to be opened.
     """
 
     __slots__ = (
@@ -55,12 +55,12 @@ class AsyncConnection(asyncio.Protocol):
         "_waiting",
         "_writer",
         "address",
-        "generation",
+        "began",
     )
 
-    def __init__(self, address: Address, connection: Any) -> None:
+    def __init__(self, address: Address, connection: Any, began: float) -> None:
         self.address = address
-        self.generation = 0
+        self.began = began
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader()
         # The commands without a reply, in order; None for those whose reply nobody reads.
@@ -100,6 +100,7 @@ class AsyncConnection(asyncio.Protocol):
     async def _connect(cls, address: Address) -> AsyncConnection:
         # redis-py's own timeouts count the time in which the loop is busy.
         timeouts = {"socket_timeout": None, "socket_connect_timeout": None}
+        began = time.monotonic()
         connection = make_connection(address, asynchronous=True, **timeouts)
         with translate_errors():
             try:
@@ -107,7 +108,7 @@ class AsyncConnection(asyncio.Protocol):
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
-        return cls(address, connection)
+        return cls(address, connection, began)
 
     def is_fresh(self) -> bool:
         """Whether it is in use, or was a moment ago, and the loop has not seen its end."""

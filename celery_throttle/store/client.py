@@ -45,8 +45,8 @@ class Store:
         url: the server, Sentinels or nodes; see :mod:`celery_throttle.store.url`.
         timeout: seconds for connecting and for each reply; default 1.
         prefix: the prefix of all keys; in a cluster it must have a hash tag.
-        beside: a store of other keys in the same cluster. If a node does not reply to one of the
-            stores, the others do not wait for it.
+        beside: a store of other keys in the same cluster. The stores share their connections to
+            each node, and if a node does not reply to one of them, the others do not wait for it.
 
     Raises:
         ConfigurationError: the URL cannot be used, or a cluster's prefix has no hash tag.
@@ -234,8 +234,8 @@ class Store:
                 yield sleep_step(seconds)
             seen.add(error.text)
             if moves:
-                connection.close()
-                connection = yield Step(self.connections.open, self.connections.share)
+                self.connections.leave(connection)
+                connection = yield Step(self.connections.take, self.connections.share)
             load = [_load(call)] if error.remedy is Remedy.LOAD else []
             reply = yield from self._send(connection, *load, call.packed)
         return connection, reply

@@ -16,6 +16,7 @@ import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,7 +110,9 @@ def translate_errors() -> Iterator[None]:
 class Connection:
     """A blocking connection, for one call at a time.
 
-    ``generation``: see :class:`~celery_throttle.store.topology.Servers`, which sets it.
+    Attributes:
+        began: monotonic time at which it began to be opened.
+        idle: where it is while it serves no call.
     """
 
     __slots__ = (
@@ -122,12 +125,15 @@ class Connection:
         "_ticks",
         "_unsent",
         "address",
-        "generation",
+        "began",
+        "idle",
     )
 
-    def __init__(self, address: Address, connection: Any) -> None:
+    idle: deque[Connection]
+
+    def __init__(self, address: Address, connection: Any, began: float) -> None:
         self.address = address
-        self.generation = 0
+        self.began = began
         self._connection = connection
         self._socket: Any = connection._sock  # noqa: SLF001  # see the module docstring
         self._reader = hiredis.Reader()
@@ -142,10 +148,10 @@ class Connection:
     @classmethod
     def open(cls, address: Address) -> Connection:
         """Connect to a server."""
-        connection = make_connection(address)
+        began, connection = time.monotonic(), make_connection(address)
         with translate_errors():
             connection.connect()
-        return cls(address, connection)
+        return cls(address, connection, began)
 
     def is_fresh(self) -> bool:
         """Whether it was used a moment ago. Records a use now."""

@@ -1,8 +1,8 @@
 """The connections of a store: it pools them itself, as the checks of a client's pool cost more.
 
 A blocking connection serves one call at a time, and the calls of an event loop share one, so
-threads, greenlets and asyncio tasks may share a store. After a fork the child opens connections of
-its own.
+threads, greenlets and asyncio tasks may share a store. Stores of one cluster share the blocking
+connections to each node. After a fork the child opens connections of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hiredis
 from celery_throttle.errors import StoreError, StoreUnavailableError
 from celery_throttle.store.async_connection import AnyConnection, AsyncConnection
 from celery_throttle.store.breaker import CircuitBreaker
-from celery_throttle.store.connection import Address, Connection
+from celery_throttle.store.connection import Connection
 from celery_throttle.store.server_errors import ErrorReply
 from celery_throttle.store.steps import Steps, arun_steps, run_steps
 from celery_throttle.store.topology import Servers
@@ -32,6 +32,20 @@ class _LoopConnection:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+class _IdleConnections:
+    """The open blocking connections of this process that serve no call, by node."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, deque[Connection]] = {}
+        self._pid = os.getpid()
+
+    def at(self, node: str) -> deque[Connection]:
+        """Return those to a node, to take from and to add to."""
+        if self._pid != os.getpid():
+            self._by_node, self._pid = {}, os.getpid()
+        return self._by_node.setdefault(node, deque())
+
+
 class Connections:
     """The connections of one store, and its circuit breaker.
 
@@ -40,8 +54,7 @@ class Connections:
     Args:
         url: that of the servers, without secrets.
         servers: finds the server in charge.
-        beside: the connections of a store of other keys in the same cluster. If a node does not
-            reply to one of the stores, the others do not wait for it.
+        beside: the connections of a store of other keys in the same cluster; see :class:`.Store`.
     """
 
     def __init__(self, url: str, servers: Servers, beside: Connections | None = None) -> None:
@@ -51,8 +64,14 @@ class Connections:
         #: Those of the stores of the same cluster, these included.
         self.cluster: list[Connections] = [] if beside is None else beside.cluster
         self.cluster.append(self)
+        self._all_idle: _IdleConnections = (
+            _IdleConnections() if beside is None else beside._all_idle
+        )  # noqa: SLF001  # of this class
+        #: Those to the node of the keys, for a process and a generation of `servers`.
         self._idle: deque[Connection] = deque()
-        self._pid = os.getpid()
+        self._pid = self._generation = -1
+        #: The node that was called last; "" if there was no call yet.
+        self._node = ""
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
 
     def take(self) -> Connection:
@@ -61,8 +80,8 @@ class Connections:
 
     def take_idle(self) -> Connection | None:
         """Return an open connection that serves no call; None if there is none."""
-        if self._pid != os.getpid():
-            self._idle, self._pid = deque(), os.getpid()
+        if self._pid != os.getpid() or self._generation != self.servers.generation:
+            self._follow_servers()
         idle = self._idle
         while idle:
             try:
@@ -76,12 +95,27 @@ class Connections:
 
     def put(self, connection: Connection) -> None:
         """Take back a connection whose call has ended."""
-        self._idle.append(connection)
+        connection.idle.append(connection)
+
+    def leave(self, connection: AnyConnection) -> None:
+        """Use a connection no more: its server is not in charge of the keys."""
+        if isinstance(connection, Connection) and self._is_current(connection):
+            self.put(connection)  # it may be, of the keys of another store
+        else:
+            connection.close()
 
     def open(self) -> Connection:
         """Open a connection."""
         connection: Connection = run_steps(self._find())
+        connection.idle = self._all_idle.at(str(connection.address))
         return connection
+
+    def _follow_servers(self) -> None:
+        """Use the connections to the node in charge from now on."""
+        generation = self.servers.generation  # first: a change of the node comes before it
+        self._node = self.servers.node
+        self._idle = self._all_idle.at(self._node)
+        self._pid, self._generation = os.getpid(), generation
 
     def fresh_in_loop(self) -> AsyncConnection | None:
         """Return the connection of the running loop, if it is certainly good."""
@@ -120,18 +154,30 @@ class Connections:
         return self._is_current(connection) and (connection.is_fresh() or connection.is_open())
 
     def _is_current(self, connection: AnyConnection) -> bool:
-        return connection.generation == self.servers.generation
+        return connection.began >= self.servers.since
 
     def _discard(self, connection: AnyConnection) -> None:
-        """Close a connection that is not good: behind the same address there may be a replica."""
+        """Close a connection that is not good.
+
+        If the server has closed it, there may be a replica behind the same address.
+        """
         connection.close()
-        self.servers.start_generation(connection)
+        if self._is_current(connection):
+            for one in self._at(connection):
+                one.servers.start_generation(connection)
+
+    def _at(self, connection: AnyConnection) -> list[Connections]:
+        """Return those of the cluster whose keys are on the node of a connection."""
+        node = str(connection.address)
+        return [one for one in self.cluster if one is self or one._node == node]  # noqa: SLF001  # of this class
 
     def _find(self) -> Steps[Any]:
         try:
-            return (yield from self.servers.find())
+            connection = yield from self.servers.find()
         except BaseException as error:  # noqa: BLE001  # fail raises it
             self.fail(error)
+        self._follow_servers()
+        return connection
 
     def fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
         """Raise the error of a call that got no reply.
@@ -148,28 +194,20 @@ class Connections:
         if not isinstance(error, OSError):
             raise error
         unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
-        if connection is not None:
-            self.servers.report_lost(connection)
-        timed_out = isinstance(error, (TimeoutError, BlockingIOError))
-        if connection is None or timed_out:
+        if connection is None:
             self.breaker.trip(unavailable)
-        if connection is not None and timed_out:
-            for other in self.cluster:
-                other.lose(connection.address, unavailable)
+            raise unavailable from error
+        self.servers.report_lost(connection)
+        for one in self._at(connection):
+            if isinstance(error, (TimeoutError, BlockingIOError)):
+                one.servers.report_lost(connection)
+                one.breaker.trip(unavailable)
+            else:
+                one.servers.start_generation(connection)
         raise unavailable from error
 
-    def lose(self, node: Address, error: StoreUnavailableError) -> None:
-        """Open the circuit breaker if the node that serves the keys does not reply to others."""
-        shared = (one.connection for one in list(self._by_loop.values()))
-        connections: tuple[AnyConnection | None, ...] = (*self._idle, *shared)
-        for connection in connections:
-            if connection is not None and connection.address == node:
-                self.servers.report_lost(connection)
-                self.breaker.trip(error)
-                return
-
     def close(self) -> None:
-        """Close the idle connections of this process; a later call opens new ones."""
+        """Close the idle connections of this process to the node; a later call opens new ones."""
         while self._idle:
             self._idle.pop().close()
 

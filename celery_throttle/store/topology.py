@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import hiredis
@@ -17,9 +18,10 @@ class Servers:
     """The servers that may be in charge. Shared by threads and event loops."""
 
     def __init__(self) -> None:
-        #: Increases when another server may be in charge. A connection of an earlier generation
-        #: must not be used again.
+        #: Increases when another server may be in charge; after :attr:`node` has changed.
         self.generation = 0
+        #: Connections that began to be opened before this monotonic time must not be used again.
+        self.since = 0.0
 
     @property
     def node(self) -> str:
@@ -40,12 +42,12 @@ class Servers:
 
         Returns whether that one may be reachable.
         """
-        self.start_generation(connection)
-        return True
+        return self.report_lost(connection)
 
     def start_generation(self, connection: AnyConnection) -> None:
         """Start a generation, unless that was done since the connection was opened."""
-        if connection.generation == self.generation:
+        if connection.began >= self.since:
+            self.since = time.monotonic()
             self.generation += 1
 
 
@@ -81,7 +83,6 @@ class Nodes(Servers):
 
     def find(self) -> Steps[AnyConnection]:
         """Connect to the node that served last, or else to the next one that is reachable."""
-        generation = self.generation
         for node in self._nodes:
             try:
                 connection: AnyConnection = yield connect_step(node)
@@ -93,26 +94,25 @@ class Nodes(Servers):
                 if isinstance(error, TimeoutError):
                     break
             else:
-                connection.generation = generation
                 return connection
         raise failure
 
     def report_lost(self, connection: AnyConnection) -> bool:
         """See :class:`Servers`; another node may know the one in charge."""
-        self.start_generation(connection)
         self._move_to_end(connection.address)
+        self.start_generation(connection)
         return len(self._nodes) > 1
 
     def report_moved(self, connection: AnyConnection, to: Address) -> bool:
         """See :class:`Servers`; the next calls try that node first.
 
-        The reply to an old connection may name a node that is in charge no longer: it is ignored.
-        Until a failover, the nodes name the one that is lost.
+        The reply of a node that was called before this one may name a node that is in charge no
+        longer: it is ignored. Until a failover, the nodes name the one that is lost.
         """
         unreachable, self._unreachable = self._unreachable, None
-        if connection.generation == self.generation:
+        if connection.address == self._nodes[0]:
             self._nodes = (to, *(one for one in self._configured if one != to))
-        self.start_generation(connection)
+            self.generation += 1
         return to != unreachable
 
     def _move_to_end(self, node: Address) -> None:
@@ -150,8 +150,8 @@ class Sentinels(Servers):
             else:
                 if connection.address != self._master:
                     self._master = connection.address
+                    self.since = connection.began = time.monotonic()
                     self.generation += 1
-                connection.generation = self.generation
                 return connection
         raise ConnectionError(f"no master {self._name!r} found; Sentinel {'; '.join(failures)}")
 

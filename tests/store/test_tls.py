@@ -118,7 +118,7 @@ def test_a_worker_does_not_wait_for_the_rest_of_a_record() -> None:
         own.settimeout(2)
         with context.wrap_socket(own, server_hostname="peer") as tls:
             accepting.join()
-            connection = Connection(Address("tls", {}), SimpleNamespace(_sock=tls))
+            connection = Connection(Address("tls", {}), SimpleNamespace(_sock=tls), 0.0)
             assert connection.read_within(0.05) is False  # TLS has sent something of its own
             peer.send_part(b"+PONG\r\n", 10)
             assert connection.read_within(0.05) is False
