@@ -3,9 +3,9 @@
 Workers are simulated, as in ``workers.py``; the scripts and the servers are real.
 
 *Fleets*: 1, 16 and 64 shards, four of them on a node. Each node has the same load. Calls are
-counted by shard, on one server. First nothing waits (*idle*), then tasks do (*busy*). After that,
-half of the workers stop for a third of the time. *Quota used*, *fullest second* and *longest delay*
-are those of the limit that did worst.
+counted by shard, on one server. First nothing waits (*idle*), then tasks do; *busy* is counted once
+the polls that were set before have passed. After that, half of the workers stop for a third of the
+time. *Quota used*, *fullest second* and *longest delay* are those of the limit that did worst.
 
 *Nodes*: eight shards on 1, 2 and 4 servers, each of which has the load of the one shard that it is
 compared with, in turn. Processor time is that of all servers. *Divided*: the load of that one
@@ -41,6 +41,9 @@ from tests.protocol import SECOND, Protocol
 #: Shards of a fleet, and the nodes that they are on.
 FLEETS = ((1, 1), (16, 4), (64, 16))
 NODE_RATE = 100  # tasks a second of each node
+
+#: After which polls are in step: idle workers set them up to 10 s ahead.
+IN_STEP_SECONDS = 12
 
 #: Of each worker: half of 10 workers carry the load of all nodes.
 PROCESSES = 20
@@ -97,7 +100,7 @@ def _fleet(workers: int, shards: int, nodes: int, options: Options) -> Iterator[
         fleet = make_fleet(lines, workers, processes=PROCESSES, poll_interval=longest)
         fleet.run(12)
         idle = _run_counted(fleet, 10, nodes)
-        for number in range(rate * (seconds + 6)):
+        for number in range(rate * (seconds + IN_STEP_SECONDS + 5)):
             for one in lines:
                 one.park(str(number), ["paced"], may_run=False)
         for one in lines:  # their starts are spread evenly
@@ -106,7 +109,7 @@ def _fleet(workers: int, shards: int, nodes: int, options: Options) -> Iterator[
         for number in range(2 * shards):  # those that the parked tasks wake
             fleet.wake(fleet.all[number % workers], number // 2)
         began = fleet.now
-        fleet.run(1)  # the polls are in step
+        fleet.run(IN_STEP_SECONDS)
         starts = count_starts(fleet)
         busy = _run_counted(fleet, 3, nodes)
         starts = count_starts(fleet) - starts
@@ -183,7 +186,7 @@ def _cost(shards: int, nodes: int, keys: int, options: Options) -> Cost:
         for key in range(keys):  # their starts are spread evenly
             lines[0].clock.advance(1 / KEY_RATE / keys)
             lines[key % shards].limiter["paced", f"k{key}"].acquire()
-        fleet.run(1)  # the polls are in step
+        fleet.run(IN_STEP_SECONDS)
         clients = [lines[node * shards // nodes].client for node in range(nodes)]
         before = [state_of(client) for client in (control, *clients)]
         calls, started = sum(fleet.calls.values()), count_starts(fleet)

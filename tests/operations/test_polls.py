@@ -96,6 +96,20 @@ def test_one_poll_serves_several_starts(make: Make, limit: str, workers: int) ->
     assert sum(pool.calls.values()) - before <= 1.1 * SECOND / 10_000, pool.calls
 
 
+@pytest.mark.parametrize("workers", [10, 100])
+def test_polls_for_close_starts_do_not_grow_with_the_workers(make: Make, workers: int) -> None:
+    """One poll for two starts, and one report of what has ended."""
+    lines = make({"paced": "100/s"})
+    pool = Workers(lines, workers, processes=20, lateness=late(2_000))
+    pool.run(3)
+    park(lines, 700)
+    pool.run(3)  # idle workers have set polls
+    before = sum(pool.calls.values())
+    pool.run(3)
+    assert pool.used(SECOND / 100) > 0.99
+    assert sum(pool.calls.values()) - before <= 1.1 * 300, pool.calls
+
+
 @pytest.mark.parametrize(
     ("limit", "keys", "workers", "processes"),
     [

@@ -123,7 +123,8 @@ end
 
 -- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
 -- that is whole gaps from the first. So polls a second depend on the gap, and not on the number of workers. A poll that is
--- much later than a time does not take it. Two workers take the first time if starts are far apart.
+-- much later than a time does not take it, but no time is free between two polls that are a gap apart: they serve other
+-- pairs of starts. Two workers take the first time if starts are far apart.
 local function free_poll_time(queue, from, gap)
   local near = math.min(gap, CLOSE) / 4
   local polls, free = other_polls(queue, from - 2 * near), from
@@ -131,15 +132,17 @@ local function free_poll_time(queue, from, gap)
     return from
   end
   for i = 1, #polls do
-    if polls[i] >= free + near then
+    local is_hole = gap >= CLOSE or i == 1 or polls[i] - polls[i - 1] > gap + near
+    if is_hole and polls[i] >= free + near then
       return free
-    elseif polls[i] > free - 2 * near then
+    end
+    while polls[i] > free - 2 * near do
       free = free + gap
     end
   end
   if #polls >= MOST_POLLS - 1 then -- no time is free among these
     local last = redis.call('ZRANGE', queue[POLLS], '+inf', from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-    free = math.max(free, tonumber(last) + gap)
+    free = math.max(free, free + math.ceil((last + 2 * near - free) / gap) * gap)
   end
   return free
 end
