@@ -101,8 +101,11 @@ class Connections:
         """Use a connection no more: its server is not in charge of the keys."""
         if isinstance(connection, Connection) and self._is_current(connection):
             self.put(connection)  # it may be, of the keys of another store
-        else:
-            connection.close()
+            return
+        for shared in list(self._by_loop.values()):
+            if shared.connection is connection:  # or the server would seem to have closed it
+                shared.connection = None
+        connection.close()
 
     def open(self) -> Connection:
         """Open a connection."""
