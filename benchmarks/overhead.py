@@ -55,8 +55,8 @@ def run(options: Options) -> Result:
         name="overhead",
         theirs="before_start asks the same limit",
         figures=[
-            *_figures("a limit of 10,000/s", rounds, ONE, RECIPE, bar=0.97),
-            *_figures("1,000 keys of a template", rounds, MANY, bar=0.88),
+            *_figures("a limit of 10,000/s", rounds, ONE, RECIPE, bar=0.98),
+            *_figures("1,000 keys of a template", rounds, MANY, bar=0.93),
             *_figures(
                 "the same keys by functions",
                 rounds,

@@ -18,6 +18,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ def measure(load: Load, root: Path) -> Cost:
             for _ in range(load.workers)
         ]
         ready(workers)
+        wait_until_idle(stage.store, len(workers))
         before = state_of(stage.store)
         ids = stage.send("keyed" if keys else "limited", total, keys=keys)
         wait_until(lambda: sum(worker.count() for worker in workers) >= total, f"{total} starts")
@@ -141,6 +143,14 @@ def measure(load: Load, root: Path) -> Cost:
         used=min(used(some, limit) for some in by_key.values()),
         fullest=max(fullest([one.time for one in some]) for some in by_key.values()),
     )
+
+
+def wait_until_idle(server: redis.Redis, workers: int) -> None:
+    """Wait until workers have made their first calls: idle ones make one call a second each."""
+    calls, after = 0, state_of(server)[2]
+    while after - calls > 1.2 * workers:
+        time.sleep(1)
+        calls, after = after, state_of(server)[2]
 
 
 def state_of(server: redis.Redis) -> State:

@@ -56,8 +56,8 @@ class StatusReport:
         self._ungated: set[Ungated] = set()
         self._logged_ungated: set[Ungated] = set()
         self._last_change: str | None = None
-        self._next_report_at = 0.0
-        self._next_record_at = 0.0
+        #: Monotonic times; 0.0 before the first call of :meth:`run`.
+        self._next_report_at = self._next_record_at = 0.0
 
     def begin(self) -> None:
         """Log the limits in force, where they come from, and their pauses."""
@@ -94,6 +94,9 @@ class StatusReport:
         """
         # With a random part, as many workers may have started at one time.
         share = max(1.0, random.uniform(0.5, 1.5) * workers / tuning.REPORTING_WORKERS)
+        if not self._next_record_at:
+            first_at = time.monotonic() + MIN_RECORD_SECONDS * (share - 1.0)
+            self._next_record_at = self._next_report_at = first_at
         try:
             if time.monotonic() >= self._next_record_at:
                 self._next_record_at = time.monotonic() + MIN_RECORD_SECONDS * share

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
+import redis
 
 from celery_throttle import Throttle
+from celery_throttle.worker.health.report import StatusReport
 from tests.apps.reports import app
 from tests.programs import run_python
 from tests.servers.server import wait_until
@@ -31,6 +34,12 @@ def throttle(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thrott
 def celery(redis_url: str, *args: str) -> str:
     env = {"CELERY_BROKER_URL": redis_url}
     return run_python("-m", "celery", "-A", "tests.apps.reports", *args, env=env)
+
+
+def calls_of(throttle: Throttle) -> int:
+    with redis.Redis.from_url(throttle.settings.url) as client:
+        stats: Any = client.info("commandstats")
+    return int(stats["cmdstat_evalsha"]["calls"])
 
 
 def wait_for_line(worker: Worker, *texts: str) -> None:
@@ -69,6 +78,23 @@ def test_changes_and_waiting_tasks_are_logged(
     throttle["api"].define("9/s", lasts=3600, by="bob")
     wait_for_line(worker, "Limit changed: api: 9/s for 1 h instead of 50/s by bob")
     wait_until(lambda: throttle["api"].status().recent[-1].totals.granted == 1, "a unit")
+
+
+@pytest.mark.parametrize(("workers", "shares"), [(4, {True}), (400, {False})])
+def test_many_workers_that_begin_at_one_time_do_not_report_at_one_time(
+    throttle: Throttle, workers: int, shares: set[bool]
+) -> None:
+    throttle.register()
+
+    def reports() -> bool:
+        """Whether a worker of so many makes calls after its first heartbeat."""
+        report = StatusReport(throttle)
+        report.begin()
+        before = calls_of(throttle)
+        report.run("", workers)
+        return calls_of(throttle) > before
+
+    assert {reports() for _ in range(20)} == shares
 
 
 def test_tasks_that_no_worker_takes(
