@@ -64,14 +64,12 @@ class Connections:
         #: Those of the stores of the same cluster, these included.
         self.cluster: list[Connections] = [] if beside is None else beside.cluster
         self.cluster.append(self)
-        self._all_idle: _IdleConnections = (
-            _IdleConnections() if beside is None else beside._all_idle
-        )  # noqa: SLF001  # of this class
+        self.all_idle: _IdleConnections = _IdleConnections() if beside is None else beside.all_idle
         #: Those to the node of the keys, for a process and a generation of `servers`.
         self._idle: deque[Connection] = deque()
         self._pid = self._generation = -1
         #: The node that was called last; "" if there was no call yet.
-        self._node = ""
+        self.node = ""
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
 
     def take(self) -> Connection:
@@ -110,14 +108,14 @@ class Connections:
     def open(self) -> Connection:
         """Open a connection."""
         connection: Connection = run_steps(self._find())
-        connection.idle = self._all_idle.at(str(connection.address))
+        connection.idle = self.all_idle.at(str(connection.address))
         return connection
 
     def _follow_servers(self) -> None:
         """Use the connections to the node in charge from now on."""
         generation = self.servers.generation  # first: a change of the node comes before it
-        self._node = self.servers.node
-        self._idle = self._all_idle.at(self._node)
+        self.node = self.servers.node
+        self._idle = self.all_idle.at(self.node)
         self._pid, self._generation = os.getpid(), generation
 
     def fresh_in_loop(self) -> AsyncConnection | None:
@@ -172,7 +170,7 @@ class Connections:
     def _at(self, connection: AnyConnection) -> list[Connections]:
         """Return those of the cluster whose keys are on the node of a connection."""
         node = str(connection.address)
-        return [one for one in self.cluster if one is self or one._node == node]  # noqa: SLF001  # of this class
+        return [one for one in self.cluster if one is self or one.node == node]
 
     def _find(self) -> Steps[Any]:
         try:

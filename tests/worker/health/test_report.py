@@ -80,7 +80,7 @@ def test_changes_and_waiting_tasks_are_logged(
     wait_until(lambda: throttle["api"].status().recent[-1].totals.granted == 1, "a unit")
 
 
-@pytest.mark.parametrize(("workers", "shares"), [(4, {True}), (400, {False})])
+@pytest.mark.parametrize(("workers", "shares"), [(2, {True}), (400, {False})])
 def test_many_workers_that_begin_at_one_time_do_not_report_at_one_time(
     throttle: Throttle, workers: int, shares: set[bool]
 ) -> None:
