@@ -268,6 +268,26 @@ def test_the_three_limits_of_anthropic(anthropic_api: Anthropic, limiter: Limite
     assert [taken(limiter, name) for name in ("requests", "input", "output")] == [2, 150, 50]
 
 
+def test_the_tokens_of_anthropic_settle(anthropic_api: Anthropic, limiter: Limiter) -> None:
+    talk(make_anthropic(anthropic_api, {"tokens": limiter["tokens"]}))
+    assert taken(limiter, "tokens") == 120
+
+
+def test_a_request_without_an_estimate_is_sent(
+    anthropic_api: Anthropic, openai_api: OpenAI, limiter: Limiter
+) -> None:
+    anthropic_api.replies = [Reply(200, {"input_tokens": 14})]
+    messages: Any = [{"role": "user", "content": "hi"}]
+    counted = make_anthropic(anthropic_api, of_anthropic(limiter)).messages.count_tokens(
+        model="m", messages=messages
+    )
+    assert counted.input_tokens == 14
+    openai_api.replies = [Reply(200, {"id": "1", "object": "vector_store"})]
+    client = make_openai(openai_api, of_openai(limiter))
+    assert client.post("/vector_stores", body={"name": "x"}, cast_to=object)
+    assert [taken(limiter, name) for name in ("output", "tokens")] == [1, 1]
+
+
 def test_anthropic_with_asyncio(anthropic_api: Anthropic, limiter: Limiter) -> None:
     async def calls() -> None:
         plain = anthropic.AsyncAnthropic(api_key="x", base_url=anthropic_api.url)

@@ -177,7 +177,9 @@ class Guard:
         if self.profile.estimate is no_units:
             return limits.require(1)
         body = request()
-        return limits.estimate(self.profile.estimate(body) if isinstance(body, Mapping) else {})
+        estimate = self.profile.estimate(body) if isinstance(body, Mapping) else {}
+        # A request without text, such as that for a batch, costs a unit until it is settled.
+        return limits.estimate({name: units for name, units in estimate.items() if units > 0})
 
     @property
     def reads_bodies(self) -> bool:
