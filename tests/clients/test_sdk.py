@@ -161,6 +161,22 @@ def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
     assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (21, 2300)
 
 
+def test_a_subclass_for_asyncio_may_have_any_name(openai_api: OpenAI, limiter: Limiter) -> None:
+    class Company(openai.AsyncOpenAI):
+        """The client of a company."""
+
+    async def call() -> None:
+        client = throttled(
+            Company(api_key="x", base_url=f"{openai_api.url}/v1"), of_openai(limiter)
+        )
+        with pytest.raises(Throttled):
+            await chat(client, 100, 9_000)
+        await limiter.store.aclose()
+
+    limiter["tokens"].acquire(9_000)
+    asyncio.run(call())
+
+
 def test_with_raw_response_and_options(openai_api: OpenAI, limiter: Limiter) -> None:
     client = make_openai(openai_api, of_openai(limiter)).with_options(timeout=5)
     messages: Any = [{"role": "user", "content": "70 tokens"}]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache, wraps
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Any
 
 from celery_throttle.clients.calls.guard import GuardedLimits
@@ -143,7 +144,7 @@ def _library_of(client: Any) -> str:
 def _unwrapping_class(kind: type) -> type:
     """Return a subclass of an SDK's client that raises what an interrupt carries."""
     inner = kind.request  # type: ignore[attr-defined]  # of the SDK
-    if "Async" in kind.__name__:
+    if iscoroutinefunction(inner):
 
         @wraps(inner)
         async def arequest(self: Any, *args: Any, **kwargs: Any) -> Any:
