@@ -23,6 +23,7 @@ from celery_throttle import (
 )
 from celery_throttle.clients import answer as clients
 from celery_throttle.clients.profiles.models import OPENAI
+from celery_throttle.clients.profiles.services import GITHUB
 from tests.clients.api import (
     Aiohttp,
     Answer,
@@ -408,6 +409,33 @@ def test_the_first_success_after_refusals_ends_their_row(
     """It is reported although the limit is not adaptive."""
     client = make(limiter["tokens"])
     api.answers = [Answer(429), Answer(429), Answer(200), Answer(429)]
+    stops = []
+    for _ in api.answers[:]:
+        client.get()
+        stops.append(limiter["tokens"].peek(0).retry_after or 0)
+        limiter["tokens"].resume()
+    assert stops[1] > 1.05
+    assert stops[2] == 0
+    assert 0.5 < stops[3] <= 1
+
+
+@http
+def test_the_success_of_another_key_does_not_end_a_row(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    client = make(lambda request: limiter["tokens", request.headers["x-account"]])
+    api.answers = [Answer(429), Answer(200), Answer(200), Answer(429)]
+    for account in "abaa":
+        limiter["tokens", account].resume()
+        client.get(**{"x-account": account})
+    assert 0.5 < (limiter["tokens", "a"].peek(0).retry_after or 0) <= 1
+
+
+@http
+def test_refusals_that_only_bodies_tell_are_a_row(make: Make, limiter: Limiter, api: Api) -> None:
+    refused = Answer(200, {}, b'{"errors": [{"type": "RATE_LIMITED"}]}')
+    client = make(limiter["tokens"], profile=GITHUB)
+    api.answers = [refused, refused, Answer(200), refused]
     stops = []
     for _ in api.answers[:]:
         client.get()
