@@ -281,7 +281,10 @@ class GuardedCall(Generic[R]):
         call = replace(self, max_wait=max_wait, retries=self.retries - 1, delay=delay)
         try:
             yield from call.begin()
-        except Throttled:
+        except Throttled as error:
+            run = self._limiter.current_run()
+            if run is not None and run.refusal is error:
+                raise
             return None
         return call
 
