@@ -169,10 +169,11 @@ class _FunctionExchange(Exchange[_Outcome]):
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
-        if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
+        if isinstance(value, (Iterator, AsyncIterator)):
             response.value = PassingItems(value, call)
             return True
-        call.read(value)
+        if response.error is None:
+            call.read(value)
         return False
 
 

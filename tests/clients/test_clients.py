@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -594,6 +595,48 @@ def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
         wrap(limiter["api"], 3)  # type: ignore[type-var]  # that is the point
     with pytest.raises(LimitValueError, match="answer must be callable, not 'x'"):
         wrap(limiter["api"], print, answer="x")  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_slot_is_held_while_the_items_of_a_function_are_read(limiter: Limiter) -> None:
+    async def stream() -> Any:
+        yield "a"
+        yield "b"
+
+    items = wrap(limiter["pool"], lambda: iter("ab"))()
+    left = [limiter["pool"].peek(0).remaining for _ in items]
+    assert [*left, limiter["pool"].peek(0).remaining] == [1, 1, 2]
+
+    async def read() -> None:
+        left = [limiter["pool"].peek(0).remaining async for _ in wrap(limiter["pool"], stream)()]
+        assert left == [1, 1]
+        await limiter.store.aclose()
+
+    asyncio.run(read())
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+def test_an_error_has_no_usage(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    class Failed(Exception):  # noqa: N818  # as slack_sdk raises it
+        status_code = 200
+
+    def call() -> dict[str, int]:
+        raise Failed
+
+    with pytest.raises(Failed):
+        wrap(limiter["tokens"], call, cost=400, usage=lambda result: result["used"])()
+    assert "Traceback" not in caplog.text
+    assert limiter["tokens"].peek(0).remaining == 600
+
+
+@pytest.mark.parametrize("code", [-32005, 4, 10_029, True])
+def test_a_code_of_a_vendor_is_no_status(code: int) -> None:
+    class Failed(Exception):  # noqa: N818  # as above
+        response = SimpleNamespace(status_code=429, headers={})
+
+        def __init__(self) -> None:
+            self.code = code
+
+    assert clients.of_error(Failed()).status == 429
 
 
 def test_a_refusal_told_by_a_function(limiter: Limiter) -> None:
