@@ -161,6 +161,24 @@ def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
     assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (21, 2300)
 
 
+def test_requests_have_what_the_http_client_adds(openai_api: OpenAI, limiter: Limiter) -> None:
+    seen: list[Any] = []
+
+    def limits(request: Any) -> Any:
+        seen.append(request)
+        return limiter["requests"]
+
+    http_client = openai.DefaultHttpxClient(
+        headers={"x-company": "acme"}, params={"team": "a"}, cookies={"session": "s"}
+    )
+    base_url = f"{openai_api.url}/v1"
+    client = openai.OpenAI(api_key="x", base_url=base_url, http_client=http_client)
+    chat(throttled(client, limits))
+    assert seen[0].headers["x-company"] == "acme"
+    assert seen[0].headers["cookie"] == "session=s"
+    assert seen[0].url.params["team"] == "a"
+
+
 def test_a_subclass_for_asyncio_may_have_any_name(openai_api: OpenAI, limiter: Limiter) -> None:
     class Company(openai.AsyncOpenAI):
         """The client of a company."""

@@ -130,8 +130,15 @@ def _guarded_http_client(
     transport = kind(limits, sender, **options)
     transport.is_in_sdk = is_in_sdk
     client = library.AsyncClient if is_async else library.Client
-    # Its timeout comes with each request.
-    return client(transport=transport, follow_redirects=inner.follow_redirects)
+    # Its timeout comes with each request. The SDK makes requests by this client, so they have what
+    # the other one would add.
+    return client(
+        transport=transport,
+        follow_redirects=inner.follow_redirects,
+        headers=inner.headers,
+        params=inner.params,
+        cookies=inner.cookies,
+    )
 
 
 def _library_of(client: Any) -> str:
