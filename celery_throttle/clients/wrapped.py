@@ -169,7 +169,7 @@ class _FunctionExchange(Exchange[_Outcome]):
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
-        if isinstance(value, (Iterator, AsyncIterator)):
+        if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
             response.value = PassingItems(value, call)
             return True
         if response.error is None:

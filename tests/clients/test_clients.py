@@ -597,17 +597,19 @@ def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
         wrap(limiter["api"], print, answer="x")  # type: ignore[arg-type]  # that is the point
 
 
-def test_a_slot_is_held_while_the_items_of_a_function_are_read(limiter: Limiter) -> None:
+def test_a_slot_is_held_while_items_that_tell_the_usage_are_read(limiter: Limiter) -> None:
     async def stream() -> Any:
         yield "a"
         yield "b"
 
-    items = wrap(limiter["pool"], lambda: iter("ab"))()
+    tells: Any = {"usage": lambda _: {}}
+    items = wrap(limiter["pool"], lambda: iter("ab"), **tells)()
     left = [limiter["pool"].peek(0).remaining for _ in items]
     assert [*left, limiter["pool"].peek(0).remaining] == [1, 1, 2]
 
     async def read() -> None:
-        left = [limiter["pool"].peek(0).remaining async for _ in wrap(limiter["pool"], stream)()]
+        items = wrap(limiter["pool"], stream, **tells)()
+        left = [limiter["pool"].peek(0).remaining async for _ in items]
         assert left == [1, 1]
         await limiter.store.aclose()
 
