@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import time
@@ -286,6 +287,14 @@ def test_a_slot_is_held_until_the_body_was_read_or_closed(make: Make, limiter: L
         assert time.monotonic() < until
     with limiter["pool"].slot(), limiter["pool"].slot(), pytest.raises(Throttled):
         client.get()
+
+
+@http
+def test_the_body_of_an_error_is_streamed(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(404, {"Content-Encoding": "gzip"}, gzip.compress(b"not there"))]
+    with make(limiter["pool"]).streamed() as body:
+        assert b"".join(body.pieces) == b"not there"
+    assert limiter["pool"].peek(0).remaining == 2
 
 
 @every
