@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from aiohttp import (
     ClientResponse,
     StreamReader,
 )
+from aiohttp.base_protocol import BaseProtocol
 
 from celery_throttle.clients.answer import ApiAnswer, parse_json
 from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps, release_later
@@ -91,8 +93,14 @@ class _AiohttpExchange(Exchange[ClientResponse]):
     def answer(self, response: ClientResponse) -> ApiAnswer:
         return ApiAnswer(response.status, response.headers)
 
-    def read_body(self, response: ClientResponse) -> Any:
-        return response.read()
+    async def read_body(self, response: ClientResponse) -> bytes:
+        body = await response.read()
+        loop = asyncio.get_running_loop()
+        # Its reader finds the body as if nobody had read it.
+        response.content = StreamReader(BaseProtocol(loop), len(body), loop=loop)
+        response.content.feed_data(body)
+        response.content.feed_eof()
+        return body
 
     def close(self, response: ClientResponse) -> None:
         response.close()

@@ -111,6 +111,9 @@ def _text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
+# Other numbers are codes of a vendor, not statuses.
+_STATUSES = range(100, 1000)
+
 # Where the exceptions of SDKs keep the parts of an answer.
 _STATUS_FIELDS = ("status_code", "http_status", "status", "code")
 _BODY_FIELDS = ("body", "json_body", "data", "details", "content")
@@ -148,7 +151,7 @@ def parse_json(text: Any) -> Any:
 def _status(value: Any) -> int | None:
     for name in _STATUS_FIELDS:
         found = getattr(value, name, None)
-        if isinstance(found, int) and not isinstance(found, bool):
+        if isinstance(found, int) and int(found) in _STATUSES:
             return int(found)
     return None
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
@@ -150,7 +150,10 @@ async def _call_later(
     guard: Guard, exchange: type[_GrpcExchange], continuation: Any, details: Any, request: Any
 ) -> Any:
     sending = exchange(partial(continuation, details, request), request)
-    return (await arun_steps(call_steps(guard, sending, details, request))).call
+    sent = await arun_steps(call_steps(guard, sending, details, request))
+    if sent.error is not None:
+        raise sent.error  # asyncio's stream has raised it, and would end without it
+    return sent.call
 
 
 @dataclass(slots=True)
@@ -162,6 +165,7 @@ class _Sent:
     details: str = ""
     metadata: Any = ()
     value: Any = None
+    error: grpc.RpcError | None = None  #: of a stream that has raised it in place of a message
 
 
 class _GrpcExchange(Exchange[_Sent]):
@@ -223,9 +227,9 @@ class _AsyncStreamExchange(_StreamExchange):
             first = [await anext(aiter(call))]
         except StopAsyncIteration:
             first = []
-        except grpc.RpcError:
+        except grpc.RpcError as error:
             metadata = await call.trailing_metadata()
-            return _Sent(call, await call.code(), await call.details(), metadata)
+            return _Sent(call, await call.code(), await call.details(), metadata, error=error)
         return _Sent(_Messages(call, first))
 
     def watch(self, response: _Sent, call: GuardedCall[_Sent]) -> bool:
@@ -279,7 +283,7 @@ def _error_of(sent: _Sent) -> dict[str, Any]:
             parts = Status.FromString(metadata[_STATUS]).details
             found = (part.value for part in parts if part.Is(RetryInfo.DESCRIPTOR))
             details = [MessageToDict(RetryInfo.FromString(value)) for value in found]
-    except DecodeError:
+    except (DecodeError, SerializeToJsonError):  # a duration may be out of range
         details = []
     error = {"status": sent.code.name, "message": sent.details, "details": details}
     return {"error": error}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any
 
 import urllib3
@@ -115,7 +116,13 @@ class _Urllib3Exchange(Exchange[Any]):
         return ApiAnswer(response.status, response.headers)
 
     def read_body(self, response: Any) -> Any:
-        return response.data
+        body = response.data
+        if self._is_streamed:  # its reader finds the body as if nobody had read it
+            unread = urllib3.HTTPResponse(BytesIO(body), preload_content=False)
+            for name in ("stream", "read", "read1"):
+                if hasattr(unread, name):  # urllib3 2.0 has no read1()
+                    setattr(response, name, getattr(unread, name))
+        return body
 
     def close(self, response: Any) -> None:
         response.close()

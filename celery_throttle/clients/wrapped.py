@@ -172,7 +172,8 @@ class _FunctionExchange(Exchange[_Outcome]):
         if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
             response.value = PassingItems(value, call)
             return True
-        call.read(value)
+        if response.error is None:
+            call.read(value)
         return False
 
 

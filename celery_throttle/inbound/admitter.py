@@ -101,7 +101,8 @@ class Admitter:
         """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
 
         Raises:
-            ThrottleError: A function raised, or returned no valid limit, key or cost.
+            ThrottleError: A function returned no valid limit, key or cost. What a function raises
+                is left to the framework.
         """
         rules = yield from self._options.rules_of(request)
         if rules is None:

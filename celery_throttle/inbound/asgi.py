@@ -51,7 +51,8 @@ class ThrottledASGI(Middleware[ASGIApp]):
         ``scope``, ``receive`` and ``send`` are as ASGI defines them.
 
         Raises:
-            ThrottleError: A function raised, or returned no valid limit, key or cost.
+            ThrottleError: A function returned no valid limit, key or cost. What a function raises
+                is left to the framework.
         """
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)

@@ -58,7 +58,8 @@ class ThrottledWSGI(Middleware[WSGIApp]):
         """Answer a request. ``environ`` and ``start_response`` are as WSGI defines them.
 
         Raises:
-            ThrottleError: A function raised, or returned no valid limit, key or cost.
+            ThrottleError: A function returned no valid limit, key or cost. What a function raises
+                is left to the framework.
         """
         admission = run_steps(self._admitter.admit(environ))
         environ[DECISION] = admission.decision

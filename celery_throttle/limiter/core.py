@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from celery_throttle.errors import BlockingWaitError
+from celery_throttle.errors import BlockingWaitError, Throttled
 from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -61,6 +61,10 @@ class TaskRun(Protocol):
 
     See :mod:`celery_throttle.tasks.context`.
     """
+
+    @property
+    def refusal(self) -> Throttled | None:
+        """The last error with which the run should step out."""
 
     def acquire(
         self, requirement: Requirement, max_wait: float, *, mode: str, holder: Holder | None

@@ -81,6 +81,12 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 def _routes(name: str, value: Any) -> Mapping[str, Route]:
     written = _mapping(name, value)
+    for task in written:
+        if not isinstance(task, str):
+            raise ConfigurationError(
+                f"throttle_{name} has the key {shown(task)}; allowed: the name of a task, or a "
+                "pattern such as 'shop.*'"
+            )
     return {task: Route.of(route, f"throttle_{name}[{task!r}]") for task, route in written.items()}
 
 

@@ -171,6 +171,13 @@ def test_an_error_of_the_request_is_no_refusal(dynamodb_api: DynamoDB, limiter: 
     assert limiter["requests"].peek().allowed
 
 
+def test_an_object_that_is_not_modified(s3_api: S3, limiter: Limiter) -> None:
+    s3_api.replies = [Reply(304, b"")]
+    client = throttled(client_of("s3", s3_api), {"tokens": limiter["units"]})
+    with pytest.raises(ClientError, match="Not Modified"):
+        client.head_object(Bucket="b", Key="k", IfNoneMatch="x")
+
+
 def test_an_answer_that_is_none_of_aws(dynamodb_api: DynamoDB, limiter: Limiter) -> None:
     dynamodb_api.replies = [Reply(400, b"<html>")]
     client = throttled(client_of("dynamodb", dynamodb_api), limiter["requests"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from celery_throttle import (
 )
 from celery_throttle.clients import answer as clients
 from celery_throttle.clients.profiles.models import OPENAI
+from celery_throttle.clients.profiles.services import GITHUB
 from tests.clients.api import (
     Aiohttp,
     Answer,
@@ -286,6 +289,14 @@ def test_a_slot_is_held_until_the_body_was_read_or_closed(make: Make, limiter: L
         client.get()
 
 
+@http
+def test_the_body_of_an_error_is_streamed(make: Make, limiter: Limiter, api: Api) -> None:
+    api.answers = [Answer(404, {"Content-Encoding": "gzip"}, gzip.compress(b"not there"))]
+    with make(limiter["pool"]).streamed() as body:
+        assert b"".join(body.pieces) == b"not there"
+    assert limiter["pool"].peek(0).remaining == 2
+
+
 @every
 def test_what_a_call_was_worth_and_its_slot(make: Make, limiter: Limiter, api: Api) -> None:
     api.answers = [Answer(200, {}, b'{"used": 1}')] * 4
@@ -408,6 +419,33 @@ def test_the_first_success_after_refusals_ends_their_row(
     """It is reported although the limit is not adaptive."""
     client = make(limiter["tokens"])
     api.answers = [Answer(429), Answer(429), Answer(200), Answer(429)]
+    stops = []
+    for _ in api.answers[:]:
+        client.get()
+        stops.append(limiter["tokens"].peek(0).retry_after or 0)
+        limiter["tokens"].resume()
+    assert stops[1] > 1.05
+    assert stops[2] == 0
+    assert 0.5 < stops[3] <= 1
+
+
+@http
+def test_the_success_of_another_key_does_not_end_a_row(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    client = make(lambda request: limiter["tokens", request.headers["x-account"]])
+    api.answers = [Answer(429), Answer(200), Answer(200), Answer(429)]
+    for account in "abaa":
+        limiter["tokens", account].resume()
+        client.get(**{"x-account": account})
+    assert 0.5 < (limiter["tokens", "a"].peek(0).retry_after or 0) <= 1
+
+
+@http
+def test_refusals_that_only_bodies_tell_are_a_row(make: Make, limiter: Limiter, api: Api) -> None:
+    refused = Answer(200, {}, b'{"errors": [{"type": "RATE_LIMITED"}]}')
+    client = make(limiter["tokens"], profile=GITHUB)
+    api.answers = [refused, refused, Answer(200), refused]
     stops = []
     for _ in api.answers[:]:
         client.get()
@@ -566,6 +604,50 @@ def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
         wrap(limiter["api"], 3)  # type: ignore[type-var]  # that is the point
     with pytest.raises(LimitValueError, match="answer must be callable, not 'x'"):
         wrap(limiter["api"], print, answer="x")  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_slot_is_held_while_items_that_tell_the_usage_are_read(limiter: Limiter) -> None:
+    async def stream() -> Any:
+        yield "a"
+        yield "b"
+
+    tells: Any = {"usage": lambda _: {}}
+    items = wrap(limiter["pool"], lambda: iter("ab"), **tells)()
+    left = [limiter["pool"].peek(0).remaining for _ in items]
+    assert [*left, limiter["pool"].peek(0).remaining] == [1, 1, 2]
+
+    async def read() -> None:
+        items = wrap(limiter["pool"], stream, **tells)()
+        left = [limiter["pool"].peek(0).remaining async for _ in items]
+        assert left == [1, 1]
+        await limiter.store.aclose()
+
+    asyncio.run(read())
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+def test_an_error_has_no_usage(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    class Failed(Exception):  # noqa: N818  # as slack_sdk raises it
+        status_code = 200
+
+    def call() -> dict[str, int]:
+        raise Failed
+
+    with pytest.raises(Failed):
+        wrap(limiter["tokens"], call, cost=400, usage=lambda result: result["used"])()
+    assert "Traceback" not in caplog.text
+    assert limiter["tokens"].peek(0).remaining == 600
+
+
+@pytest.mark.parametrize("code", [-32005, 4, 10_029, True])
+def test_a_code_of_a_vendor_is_no_status(code: int) -> None:
+    class Failed(Exception):  # noqa: N818  # as above
+        response = SimpleNamespace(status_code=429, headers={})
+
+        def __init__(self) -> None:
+            self.code = code
+
+    assert clients.of_error(Failed()).status == 429
 
 
 def test_a_refusal_told_by_a_function(limiter: Limiter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from math import inf, nan
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from celery_throttle import Limiter, wrap
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
-from celery_throttle.clients.httpx import ThrottledTransport
+from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import Answer, Api
 
@@ -95,6 +96,33 @@ def test_a_limit_that_is_undefined_meanwhile_loses_neither_the_result_nor_the_sl
     own = {"tokens": limiter["own"], "requests": limiter["pool"]}
     call = wrap(own, send, cost={"tokens": 40}, usage=lambda _: {"tokens": 10})
     assert call() == "paid"
+    assert used(limiter)[1] == 0
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_response_of_httpx_is_as_without_limits(api: Api, limiter: Limiter, status: int) -> None:
+    raw = gzip.compress(b"text")
+    api.answers = [Answer(status, {"content-encoding": "gzip"}, raw)] * 4
+
+    async def acall() -> tuple[httpx.Response, bytes]:
+        transport = AsyncThrottledTransport(limits(limiter))
+        async with httpx.AsyncClient(transport=transport) as client:
+            response = await client.get(api.url)
+            async with client.stream("GET", api.url) as stream:
+                pieces = b"".join([piece async for piece in stream.aiter_raw()])
+        await limiter.store.aclose()
+        return response, pieces
+
+    def call() -> tuple[httpx.Response, bytes]:
+        with httpx.Client(transport=ThrottledTransport(limits(limiter))) as client:
+            response = client.get(api.url)
+            with client.stream("GET", api.url) as stream:
+                return response, b"".join(stream.iter_raw())
+
+    for response, pieces in (call(), asyncio.run(acall())):
+        assert response.content == b"text"
+        assert response.elapsed.total_seconds() > 0
+        assert pieces == raw
     assert used(limiter)[1] == 0
 
 

@@ -153,10 +153,13 @@ def test_an_api_that_is_not_available_pauses_its_limits(
     assert (limiter["calls"].peek().retry_after or 0) > 0
 
 
-def test_details_that_are_malformed_are_ignored(make: Any, api: Api, limiter: Limiter) -> None:
-    api.refusals = [
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, [("google.rpc.retryinfo-bin", b"\xff\xff")])
-    ]
+@pytest.mark.parametrize(
+    "details", [[("google.rpc.retryinfo-bin", b"\xff\xff")], retry_info(10**13, "alone")]
+)
+def test_details_that_are_malformed_are_ignored(
+    make: Any, api: Api, limiter: Limiter, details: list[tuple[str, bytes]]
+) -> None:
+    api.refusals = [(grpc.StatusCode.RESOURCE_EXHAUSTED, details)]
     with pytest.raises(grpc.RpcError):
         make(limiter["calls"])()
     assert 0 < (limiter["calls"].peek().retry_after or 0) <= 1
@@ -211,4 +214,21 @@ async def test_asyncio(api: Api, limiter: Limiter, method: str) -> None:
         api.refusals = [(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_info(30, "alone"))]
     assert api.calls == 3
     assert not await asyncio.to_thread(limiter["calls"].peek)
+    await limiter.store.aclose()
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_an_error_reaches_the_caller_with_asyncio(
+    api: Api, limiter: Limiter, method: str
+) -> None:
+    interceptors = throttled_interceptors([limiter["calls"], limiter["pool"]])
+    api.refusals = [(grpc.StatusCode.RESOURCE_EXHAUSTED, [])]
+    async with grpc.aio.insecure_channel(api.address, interceptors=interceptors) as channel:
+        answer = call_of(channel, method)(StringValue(value="12"))
+        with pytest.raises(grpc.RpcError) as caught:
+            await answer if method == "unary" else [each async for each in answer]
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await answer.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    limiter.resume_all()
+    assert limiter["pool"].peek(0).remaining == 1
     await limiter.store.aclose()

@@ -362,6 +362,13 @@ def test_only_the_quantity_that_refused_stops() -> None:
             {"messages": [{"content": [{"text": "x" * 40}]}], "inferenceConfig": {"maxTokens": 5}},
             {"tokens": 15},
         ),
+        (
+            AWS,
+            {"messages": [{"content": [{"image": {"source": {"bytes": "x" * 400_000}}}]}]},
+            {"tokens": 1000},
+        ),
+        (AWS, {"messages": "x" * 40, "inferenceConfig": None}, {"tokens": 10}),
+        (OPENAI, {"input": [[1, 2], [3, 4, 5]]}, {"tokens": 5}),
         (STRIPE, {"amount": 5}, {}),
     ],
 )
@@ -393,7 +400,7 @@ def test_an_estimate(
                     "output_tokens": 3,
                 }
             },
-            {"input_tokens": 14, "output_tokens": 3},
+            {"input_tokens": 14, "output_tokens": 3, "tokens": 17},
         ),
         (
             ANTHROPIC,
@@ -402,8 +409,16 @@ def test_an_estimate(
         ),
         (
             ANTHROPIC,
-            {"type": "message_delta", "usage": {"output_tokens": 15}},
+            {"type": "message_delta", "usage": {"input_tokens": None, "output_tokens": 15}},
             {"output_tokens": 15},
+        ),
+        (
+            ANTHROPIC,
+            {
+                "type": "message_start",
+                "message": {"usage": {"input_tokens": 9, "output_tokens": 1}},
+            },
+            {"input_tokens": 9, "output_tokens": 1},
         ),
         (
             GOOGLE,
@@ -411,6 +426,7 @@ def test_an_estimate(
             {"input_tokens": 5, "tokens": 12},
         ),
         (AWS, {"usage": {"totalTokens": 8}}, {"tokens": 8}),
+        (AWS, {"metadata": None}, {}),
         (AWS, {"ConsumedCapacity": {"CapacityUnits": 2.5}}, {"capacity_units": 2.5}),
         (SHOPIFY, {"extensions": {"cost": {"actualQueryCost": 12}}}, {"points": 12}),
     ],

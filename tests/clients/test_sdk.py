@@ -161,6 +161,40 @@ def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
     assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (21, 2300)
 
 
+def test_requests_have_what_the_http_client_adds(openai_api: OpenAI, limiter: Limiter) -> None:
+    seen: list[Any] = []
+
+    def limits(request: Any) -> Any:
+        seen.append(request)
+        return limiter["requests"]
+
+    http_client = openai.DefaultHttpxClient(
+        headers={"x-company": "acme"}, params={"team": "a"}, cookies={"session": "s"}
+    )
+    base_url = f"{openai_api.url}/v1"
+    client = openai.OpenAI(api_key="x", base_url=base_url, http_client=http_client)
+    chat(throttled(client, limits))
+    assert seen[0].headers["x-company"] == "acme"
+    assert seen[0].headers["cookie"] == "session=s"
+    assert seen[0].url.params["team"] == "a"
+
+
+def test_a_subclass_for_asyncio_may_have_any_name(openai_api: OpenAI, limiter: Limiter) -> None:
+    class Company(openai.AsyncOpenAI):
+        """The client of a company."""
+
+    async def call() -> None:
+        client = throttled(
+            Company(api_key="x", base_url=f"{openai_api.url}/v1"), of_openai(limiter)
+        )
+        with pytest.raises(Throttled):
+            await chat(client, 100, 9_000)
+        await limiter.store.aclose()
+
+    limiter["tokens"].acquire(9_000)
+    asyncio.run(call())
+
+
 def test_with_raw_response_and_options(openai_api: OpenAI, limiter: Limiter) -> None:
     client = make_openai(openai_api, of_openai(limiter)).with_options(timeout=5)
     messages: Any = [{"role": "user", "content": "70 tokens"}]
@@ -266,6 +300,26 @@ def test_the_three_limits_of_anthropic(anthropic_api: Anthropic, limiter: Limite
     with client.messages.stream(model="m", max_tokens=500, messages=messages) as stream:
         assert list(stream.text_stream) == ["hi"]
     assert [taken(limiter, name) for name in ("requests", "input", "output")] == [2, 150, 50]
+
+
+def test_the_tokens_of_anthropic_settle(anthropic_api: Anthropic, limiter: Limiter) -> None:
+    talk(make_anthropic(anthropic_api, {"tokens": limiter["tokens"]}))
+    assert taken(limiter, "tokens") == 120
+
+
+def test_a_request_without_an_estimate_is_sent(
+    anthropic_api: Anthropic, openai_api: OpenAI, limiter: Limiter
+) -> None:
+    anthropic_api.replies = [Reply(200, {"input_tokens": 14})]
+    messages: Any = [{"role": "user", "content": "hi"}]
+    counted = make_anthropic(anthropic_api, of_anthropic(limiter)).messages.count_tokens(
+        model="m", messages=messages
+    )
+    assert counted.input_tokens == 14
+    openai_api.replies = [Reply(200, {"id": "1", "object": "vector_store"})]
+    client = make_openai(openai_api, of_openai(limiter))
+    assert client.post("/vector_stores", body={"name": "x"}, cast_to=object)
+    assert [taken(limiter, name) for name in ("output", "tokens")] == [1, 1]
 
 
 def test_anthropic_with_asyncio(anthropic_api: Anthropic, limiter: Limiter) -> None:

@@ -22,7 +22,9 @@ from celery_throttle import (
     StoreUnavailableError,
     Throttle,
     Throttled,
+    wrap,
 )
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.operations.acquire import Taken
 from celery_throttle.tasks.context import (
@@ -207,6 +209,20 @@ def test_a_task_may_say_that_it_starts_again_after_a_request(throttle: Throttle)
         throttle["api"].acquire(max_wait=0)
         with pytest.raises(TaskThrottled):
             throttle["one"].acquire(max_wait=0)
+
+
+def test_a_task_that_may_start_again_steps_out_instead_of_sending_a_refused_request_again(
+    throttle: Throttle,
+) -> None:
+    def send() -> None:
+        raise OSError
+
+    refused = ApiAnswer(429, {"retry-after": "0.01"})
+    call = wrap(throttle["one"], send, answer=lambda _: refused, retry_refused=1)
+    with Running(throttle, restart=True):
+        throttle["api"].acquire(max_wait=0)
+        with pytest.raises(TaskThrottled):
+            call()
 
 
 def test_a_run_steps_out_for_a_limit_once(throttle: Throttle) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -116,6 +117,7 @@ def test_it_is_raised_where_tasks_run_at_once(app: Celery) -> None:
         ("limits", {"stripe": "10/fortnight"}, "unknown unit 'fortnight'"),
         ("limits", "10/s", "throttle_limits is '10/s'"),
         ("routes", "stripe", "throttle_routes is 'stripe'"),
+        ("routes", {re.compile("a"): "stripe"}, "throttle_routes has the key re.compile('a')"),
         ("routes", {"limited*": "strip"}, "throttle_routes['limited*']: limit 'strip'"),
         ("publish", "lines", "throttle_publish is 'lines'"),
         ("url", "localhost:6379", "'localhost:6379'"),

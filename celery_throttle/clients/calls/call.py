@@ -187,20 +187,23 @@ class GuardedCall(Generic[R]):
             body = yield _step(lambda: self.exchange.read_body(response))
             answer = answer.with_body(lambda: body)
         reading = read(self.guard.profile, answer, time.time())
-        yield from self._learn(reading)
+        yield from self._learn(reading, is_whole=not self.guard.profile.reads_body(answer))
         return reading
 
-    def _learn(self, reading: Reading) -> Steps[None]:
-        """Let the limits learn. A failure must not lose the response."""
+    def _learn(self, reading: Reading, *, is_whole: bool = True) -> Steps[None]:
+        """Let the limits learn. A failure must not lose the response.
+
+        ``is_whole``: whether the body, which may yet say that the API refused, has been read.
+        """
         self.guard.log_warnings(self.limits.names, reading.warnings)
-        if reading.says_nothing and not (self.limits.is_adaptive or self.guard.is_in_row):
+        if reading.says_nothing and not (self.limits.is_adaptive or self.limits.is_in_row):
             return
-        took = time.monotonic() - self._began
+        took = time.monotonic() - self._began if is_whole else None
         try:
             answers = self.limits.feedback(reading, took)
             if self.limits.learns(answers):
                 pause = yield from self._limiter.plan_steps(self._limiter.learn_plan(answers))
-                self.guard.note_answers(answers.values())
+                self.guard.note_answers(answers)
                 self._pause = max(pause, self._pause or 0.0)
             names = [ref.name for ref, each in answers.items() if _may_pause(each)]
             if self._pause and names:
@@ -218,7 +221,7 @@ class GuardedCall(Generic[R]):
             headers = {} if answer is None else answer.headers
             # Most answers are not read: their bodies would be kept and parsed for nothing.
             self._reads_body = self.limits.has_estimates or (
-                answer is not None and guard.profile.reads_accepted(answer)
+                answer is not None and guard.profile.reads_body(answer)
             )
             if not self._reads_body and self._slot is None:
                 return  # nothing waits for the end of the body
@@ -249,14 +252,13 @@ class GuardedCall(Generic[R]):
         if actual is None and self.limits.has_estimates:
             self.guard.log_unknown_usage(self.limits.names)
         try:
-            if self._answer is not None and body.document is not None:
+            if self._answer is not None and self.guard.profile.reads_body(self._answer):
                 # Some APIs refuse with status 200: the body says so.
                 answer = self._answer.with_body(lambda: body.document)
-                if self.guard.profile.reads_accepted(answer):
-                    reading = read(self.guard.profile, answer, time.time())
-                    if reading.meaning is Meaning.REFUSAL:
-                        actual = self.limits.kept(self.guard.profile.refused_costs)
-                    yield from self._learn(reading)
+                reading = read(self.guard.profile, answer, time.time())
+                if reading.meaning is Meaning.REFUSAL:
+                    actual = self.limits.kept(self.guard.profile.refused_costs)
+                yield from self._learn(reading)
         finally:
             yield from self._end(actual)
 
@@ -279,7 +281,10 @@ class GuardedCall(Generic[R]):
         call = replace(self, max_wait=max_wait, retries=self.retries - 1, delay=delay)
         try:
             yield from call.begin()
-        except Throttled:
+        except Throttled as error:
+            run = self._limiter.current_run()
+            if run is not None and run.refusal is error:
+                raise
             return None
         return call
 

@@ -21,7 +21,7 @@ from celery_throttle.errors import (
     result_error,
     shown,
 )
-from celery_throttle.limiter.core import LimiterCore
+from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
 from celery_throttle.limiter.functions import call_function, function_text, without_none
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limiter.handles import LimitHandles, check_handles
@@ -114,8 +114,9 @@ class Guard:
         self.retry_refused = retry_refused
         self._cost = cost
         self._limits = limits
-        #: Whether the API has refused the last call without a time: the next success ends the row.
-        self.is_in_row = False
+        #: The limits that the API has refused since it last accepted a request: a success ends the
+        #: row of refusals.
+        self.in_row: set[LimitRef] = set()
         self._paused_until = 0.0
         self._warned_at = -WARNING_INTERVAL_SECONDS
         is_function = callable(limits) and not isinstance(limits, LimitHandle)
@@ -177,7 +178,9 @@ class Guard:
         if self.profile.estimate is no_units:
             return limits.require(1)
         body = request()
-        return limits.estimate(self.profile.estimate(body) if isinstance(body, Mapping) else {})
+        estimate = self.profile.estimate(body) if isinstance(body, Mapping) else {}
+        # A request without text, such as that for a batch, costs a unit until it is settled.
+        return limits.estimate({name: units for name, units in estimate.items() if units > 0})
 
     @property
     def reads_bodies(self) -> bool:
@@ -201,13 +204,15 @@ class Guard:
             return {}
         return units if isinstance(units, Mapping) else {"": units}
 
-    def note_answers(self, answers: Iterable[Feedback]) -> None:
-        """Remember whether the next success has to be reported, as it ends a row of refusals."""
-        answers = list(answers)
-        if any(each.refused or each.overloaded for each in answers):
-            self.is_in_row = True
-        elif all(each.took is not None for each in answers):
-            self.is_in_row = False
+    def note_answers(self, answers: Mapping[LimitRef, Feedback]) -> None:
+        """Remember whose next success has to be reported, as it ends a row of refusals."""
+        for ref, answer in answers.items():
+            if answer.refused or answer.overloaded:
+                if len(self.in_row) >= CACHE_SIZE:  # the server forgets a row after some minutes
+                    self.in_row.clear()
+                self.in_row.add(ref)
+            elif answer.took is not None:
+                self.in_row.discard(ref)
 
     def log_pause(self, names: Sequence[str], seconds: float) -> None:
         """Log that an answer has paused limits, unless it was logged just now."""
@@ -283,8 +288,11 @@ class CountedLimits:
 
     # What an answer says.
 
-    def feedback(self, reading: Reading, took: float) -> dict[LimitRef, Feedback]:
-        """Return what an answer says about each of the limits."""
+    def feedback(self, reading: Reading, took: float | None) -> dict[LimitRef, Feedback]:
+        """Return what an answer says about each of the limits.
+
+        ``took``: seconds since the request; None if it is not known whether the API accepted it.
+        """
         found: dict[LimitRef, Feedback] = {}
         for each in self._counted:
             quota = reading.quota(each.quantity)
@@ -314,7 +322,12 @@ class CountedLimits:
         ):
             return True
         is_success = all(each.took is not None for each in answers.values())
-        return is_success and (self.is_adaptive or self._guard.is_in_row)
+        return is_success and (self.is_adaptive or self.is_in_row)
+
+    @property
+    def is_in_row(self) -> bool:
+        """Whether the next success has to be reported, as it ends a row of refusals."""
+        return not self._guard.in_row.isdisjoint(self._refs)
 
     # The definitions in the code are read at the first call, as the settings of an app are.
 

@@ -86,7 +86,11 @@ class _HttpxExchange(Exchange[Any]):
         return ApiAnswer(response.status_code, response.headers)
 
     def read_body(self, response: Any) -> Any:
-        return response.read()
+        if response.is_closed:  # a hook has read it
+            return response.read()
+        raw = b"".join(response.stream)
+        response.stream.close()
+        return _restore_body(response, raw)
 
     def close(self, response: Any) -> Any:
         response.close()
@@ -103,11 +107,22 @@ class _HttpxExchange(Exchange[Any]):
 
 
 class _AsyncHttpxExchange(_HttpxExchange):
-    def read_body(self, response: Any) -> Any:
-        return response.aread()
+    async def read_body(self, response: Any) -> Any:
+        if response.is_closed:
+            return await response.aread()
+        raw = b"".join([piece async for piece in response.stream])
+        await response.stream.aclose()
+        return _restore_body(response, raw)
 
     def close(self, response: Any) -> Any:
         return run_to_end(response.aclose())
+
+
+def _restore_body(response: Any, raw: bytes) -> Any:
+    """Let the client read a body as if nobody had. Return it decoded."""
+    copy = type(response)(response.status_code, headers=response.headers, content=raw)
+    response.stream = copy.stream
+    return copy.content
 
 
 class GuardedTransport:

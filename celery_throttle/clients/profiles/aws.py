@@ -38,13 +38,17 @@ QUOTA_CODES = ("ServiceQuotaExceededException",)
 
 def _estimate(request: Mapping[str, Any]) -> Units:
     """Return what Bedrock takes at the start: the input, and the most output."""
-    most = request.get("inferenceConfig", {}).get("maxTokens", 0)
-    return {TOKENS: count_input(request) + most} if "messages" in request else {}
+    if "messages" not in request:
+        return {}
+    config = request.get("inferenceConfig")  # that of another service may be anything
+    most = config.get("maxTokens") if isinstance(config, Mapping) else None
+    return {TOKENS: count_input(request) + (most if isinstance(most, int) else 0)}
 
 
 def _usage(body: Mapping[str, Any]) -> Units:
     """Return the tokens of Bedrock's Converse, or the capacity units of DynamoDB."""
-    usage = body.get("usage") or body.get("metadata", {}).get("usage")
+    metadata = body.get("metadata")
+    usage = body.get("usage") or (metadata.get("usage") if isinstance(metadata, Mapping) else None)
     if isinstance(usage, Mapping) and "totalTokens" in usage:
         return {TOKENS: float(usage["totalTokens"])}
     consumed = body.get("ConsumedCapacity")

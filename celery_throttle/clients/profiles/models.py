@@ -41,7 +41,7 @@ ATTACHMENT_TOKENS = 1_000
 #: Fields of a request that hold text for the model, and fields with attachments.
 _TEXT_FIELDS = ("messages", "input", "prompt", "system", "instructions", "contents", "tools")
 _TEXT_FIELDS_OF_GOOGLE = ("systemInstruction", "system_instruction")
-_ATTACHMENTS = ("data", "image_url", "file_data", "url", "inlineData", "inline_data")
+_ATTACHMENTS = ("data", "bytes", "image_url", "file_data", "url", "inlineData", "inline_data")
 
 
 def count_input(request: Mapping[str, Any]) -> int:
@@ -58,7 +58,9 @@ def _count(value: Any) -> int:
             ATTACHMENT_TOKENS if name in _ATTACHMENTS else _count(part)
             for name, part in value.items()
         )
-    return sum(map(_count, value)) if isinstance(value, (list, tuple)) else 0
+    if isinstance(value, (list, tuple)):
+        return sum(map(_count, value))
+    return int(_is_number(value))  # input may be a list of tokens
 
 
 def _first(source: Mapping[str, Any], *names: str) -> float:
@@ -245,12 +247,14 @@ def _anthropic_usage(body: Mapping[str, Any]) -> Units:
     """
     found: dict[str, float] = {}
     for usage in _mappings(_part(body.get("message"), "usage"), body.get("usage")):
-        if "input_tokens" in usage:
+        if _is_number(usage.get("input_tokens")):
             found[INPUT_TOKENS] = _first(usage, "input_tokens") + _first(
                 usage, "cache_creation_input_tokens"
             )
-        if "output_tokens" in usage:
+        if _is_number(usage.get("output_tokens")):
             found[OUTPUT_TOKENS] = _first(usage, "output_tokens")
+    if "usage" in body and found.keys() >= {INPUT_TOKENS, OUTPUT_TOKENS}:  # not at the begin
+        found[TOKENS] = found[INPUT_TOKENS] + found[OUTPUT_TOKENS]
     return found
 
 

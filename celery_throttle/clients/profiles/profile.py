@@ -197,13 +197,15 @@ class Profile:
             return True
         return not self._state_headers.isdisjoint(answer.headers)
 
-    def reads_accepted(self, answer: ApiAnswer) -> bool:
-        """Return whether an answer without an error status may say something in its body.
+    def reads_body(self, answer: ApiAnswer) -> bool:
+        """Return whether an answer may say something in its body, which is not known yet.
 
         Args:
             answer: The answer.
         """
-        return any(sign.codes and answer.status in sign.statuses for sign in self.signs)
+        return not answer.has_body and any(
+            sign.codes and answer.status in sign.statuses for sign in self.signs
+        )
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the quantities, each once."""

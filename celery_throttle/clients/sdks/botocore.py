@@ -10,6 +10,7 @@ import copy
 import json
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
@@ -110,7 +111,7 @@ class _BotocoreExchange(Exchange[AWSResponse]):
 
     def read_body(self, response: AWSResponse) -> Any:
         """Return the body; of an error, what botocore reads from it, whatever the protocol is."""
-        if response.status_code < 300:  # noqa: PLR2004  # as botocore has it
+        if response.status_code < HTTPStatus.BAD_REQUEST:
             return response.content
         parts = {
             "status_code": response.status_code,

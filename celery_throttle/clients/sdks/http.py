@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache, wraps
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Any
 
 from celery_throttle.clients.calls.guard import GuardedLimits
@@ -129,8 +130,15 @@ def _guarded_http_client(
     transport = kind(limits, sender, **options)
     transport.is_in_sdk = is_in_sdk
     client = library.AsyncClient if is_async else library.Client
-    # Its timeout comes with each request.
-    return client(transport=transport, follow_redirects=inner.follow_redirects)
+    # Its timeout comes with each request. The SDK makes requests by this client, so they have what
+    # the other one would add.
+    return client(
+        transport=transport,
+        follow_redirects=inner.follow_redirects,
+        headers=inner.headers,
+        params=inner.params,
+        cookies=inner.cookies,
+    )
 
 
 def _library_of(client: Any) -> str:
@@ -143,7 +151,7 @@ def _library_of(client: Any) -> str:
 def _unwrapping_class(kind: type) -> type:
     """Return a subclass of an SDK's client that raises what an interrupt carries."""
     inner = kind.request  # type: ignore[attr-defined]  # of the SDK
-    if "Async" in kind.__name__:
+    if iscoroutinefunction(inner):
 
         @wraps(inner)
         async def arequest(self: Any, *args: Any, **kwargs: Any) -> Any:
