@@ -99,7 +99,9 @@ def _of_connections(options: Options) -> Iterator[Figure]:
                 calls, subscriptions = _connections(cluster)
         finally:
             cluster.stop()
-    yield Figure("  connections of each worker for each node, for calls", "", (calls - before[0]) / nodes)
+    yield Figure(
+        "  connections of each worker for each node, for calls", "", (calls - before[0]) / nodes
+    )
     yield Figure("  for wake-ups", "", subscriptions / nodes)
 
 
