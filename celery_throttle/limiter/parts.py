@@ -348,17 +348,19 @@ class ShardedPlans:
         return now, sorted(every)
 
     def register(self, limits: Mapping[str, Limits]) -> Plan[None]:
-        """Put limits of the code in force, each in its shard."""
-        for part in self.parts.all():
-            left = {name: limits[name] for name in part.plans.limits if name in limits}
-            while left:
+        """Put limits of the code in force, each in the shard where it is."""
+        while True:
+            for part in self.parts.all():
+                own = {name: limits[name] for name in part.plans.limits if name in limits}
                 try:
-                    yield from on(part, part.plans.register(left))
-                    break
+                    elsewhere = yield from on(part, part.plans.register(own))
                 except OtherShardError as error:
-                    self.parts.assign(error.assigned)
-                    for name in error.assigned:
-                        left.pop(name, None)
+                    elsewhere = error.assigned
+                if elsewhere:
+                    break
+            else:
+                return
+            self.parts.assign(elsewhere)  # they may be in a shard before this one, so once more
 
     def apply_rules(
         self, file: FileRules, author: Author | None = None, *, is_new: bool = False

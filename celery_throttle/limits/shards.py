@@ -261,7 +261,8 @@ def _read_entry(name: Any, written: Any, setting: str) -> ShardEntry:
         )
     if url is not None and (not isinstance(url, str) or not url):
         raise ConfigurationError(f"{where} has url {shown(url)}; allowed: the URL of a server")
-    return ShardEntry(name, tuple(_read_patterns(written.get("limits"), where)), by_key, url)
+    patterns = dict.fromkeys(_read_patterns(written.get("limits"), where))
+    return ShardEntry(name, tuple(patterns), by_key, url)
 
 
 def _read_patterns(written: Any, where: str) -> Iterator[str]:
@@ -270,7 +271,7 @@ def _read_patterns(written: Any, where: str) -> Iterator[str]:
             f"{where} has limits {shown(written)}; allowed: a list of names or patterns, such as "
             f"{_EXAMPLE}"
         )
-    for pattern in dict.fromkeys(written):
+    for pattern in written:
         if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
             raise ConfigurationError(
                 f"{where} has the limit {shown(pattern)}; allowed: the name of a limit without a "

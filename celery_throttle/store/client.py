@@ -12,7 +12,7 @@ from typing import Any
 import hiredis
 
 from celery_throttle.errors import ConfigurationError, StoreError, StoreUnavailableError
-from celery_throttle.store.async_connection import AnyConnection, send_step
+from celery_throttle.store.async_connection import AnyConnection, AsyncConnection, send_step
 from celery_throttle.store.connection import Connection
 from celery_throttle.store.connections import Connections
 from celery_throttle.store.keys import DEFAULT_PREFIX, has_hash_tag
@@ -235,6 +235,7 @@ class Store:
             seen.add(error.text)
             if moves:
                 self.connections.leave(connection)
+            if moves or isinstance(connection, AsyncConnection):  # other calls may have left it
                 connection = yield Step(self.connections.take, self.connections.share)
             load = [_load(call)] if error.remedy is Remedy.LOAD else []
             reply = yield from self._send(connection, *load, call.packed)

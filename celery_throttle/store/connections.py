@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import hiredis
 
@@ -46,6 +47,18 @@ class _IdleConnections:
         return self._by_node.setdefault(node, deque())
 
 
+class _Idle(NamedTuple):
+    """The idle connections to one node, for a process and a generation of the servers.
+
+    A value, as threads replace it while others read it.
+    """
+
+    pid: int
+    generation: int
+    node: str
+    connections: deque[Connection]
+
+
 class Connections:
     """The connections of one store, and its circuit breaker.
 
@@ -64,12 +77,10 @@ class Connections:
         #: Those of the stores of the same cluster, these included.
         self.cluster: list[Connections] = [] if beside is None else beside.cluster
         self.cluster.append(self)
-        self.all_idle: _IdleConnections = _IdleConnections() if beside is None else beside.all_idle
-        #: Those to the node of the keys, for a process and a generation of `servers`.
-        self._idle: deque[Connection] = deque()
-        self._pid = self._generation = -1
-        #: The node that was called last; "" if there was no call yet.
-        self.node = ""
+        shared = None if beside is None else beside._all_idle  # noqa: SLF001  # of this class
+        self._all_idle: _IdleConnections = shared or _IdleConnections()
+        #: Those to the node that was called last; the node is "" if there was no call yet.
+        self._idle = _Idle(-1, -1, "", deque())
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
 
     def take(self) -> Connection:
@@ -78,12 +89,12 @@ class Connections:
 
     def take_idle(self) -> Connection | None:
         """Return an open connection that serves no call; None if there is none."""
-        if self._pid != os.getpid() or self._generation != self.servers.generation:
-            self._follow_servers()
         idle = self._idle
-        while idle:
+        if idle.pid != os.getpid() or idle.generation != self.servers.generation:
+            idle = self._follow_servers()
+        while idle.connections:
             try:
-                connection = idle.pop()
+                connection = idle.connections.pop()
             except IndexError:  # another thread took it
                 break
             if self._is_good(connection):
@@ -93,30 +104,38 @@ class Connections:
 
     def put(self, connection: Connection) -> None:
         """Take back a connection whose call has ended."""
-        connection.idle.append(connection)
+        if connection.idle is self._idle.connections:
+            connection.idle.append(connection)
+        else:  # another thread has found that its node is not in charge
+            connection.close()
 
     def leave(self, connection: AnyConnection) -> None:
         """Use a connection no more: its server is not in charge of the keys."""
-        if isinstance(connection, Connection) and self._is_current(connection):
-            self.put(connection)  # it may be, of the keys of another store
+        if isinstance(connection, Connection):
+            self.put(connection)  # its server may be, of the keys of another store
             return
-        for shared in list(self._by_loop.values()):
-            if shared.connection is connection:  # or the server would seem to have closed it
-                shared.connection = None
+        shared = self._shared_in(asyncio.get_running_loop())
+        if shared.connection is connection:  # no other call has left it
+            shared.connection = None
         connection.close()
 
     def open(self) -> Connection:
         """Open a connection."""
         connection: Connection = run_steps(self._find())
-        connection.idle = self.all_idle.at(str(connection.address))
+        connection.idle = self._all_idle.at(str(connection.address))
         return connection
 
-    def _follow_servers(self) -> None:
-        """Use the connections to the node in charge from now on."""
+    def _follow_servers(self) -> _Idle:
+        """Return the idle connections to the node in charge, which are used from now on.
+
+        Those to the node before are closed, unless another store of the cluster calls that node.
+        """
         generation = self.servers.generation  # first: a change of the node comes before it
-        self.node = self.servers.node
-        self._idle = self.all_idle.at(self.node)
-        self._pid, self._generation = os.getpid(), generation
+        node, before = self.servers.node, self._idle
+        self._idle = idle = _Idle(os.getpid(), generation, node, self._all_idle.at(node))
+        if all(one.servers.node != before.node for one in self.cluster):
+            _close_all(before.connections)
+        return idle
 
     def fresh_in_loop(self) -> AsyncConnection | None:
         """Return the connection of the running loop, if it is certainly good."""
@@ -170,15 +189,15 @@ class Connections:
     def _at(self, connection: AnyConnection) -> list[Connections]:
         """Return those of the cluster whose keys are on the node of a connection."""
         node = str(connection.address)
-        return [one for one in self.cluster if one is self or one.node == node]
+        return [one for one in self.cluster if one is self or one._idle.node == node]  # noqa: SLF001  # of this class
 
     def _find(self) -> Steps[Any]:
         try:
-            connection = yield from self.servers.find()
+            return (yield from self.servers.find())
         except BaseException as error:  # noqa: BLE001  # fail raises it
             self.fail(error)
-        self._follow_servers()
-        return connection
+        finally:  # another node may be the first to call after an error as well
+            self._follow_servers()
 
     def fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
         """Raise the error of a call that got no reply.
@@ -209,8 +228,7 @@ class Connections:
 
     def close(self) -> None:
         """Close the idle connections of this process to the node; a later call opens new ones."""
-        while self._idle:
-            self._idle.pop().close()
+        _close_all(self._follow_servers().connections)
 
     async def aclose(self) -> None:
         """Close the connection of the running event loop, once the calls under way have ended."""
@@ -221,3 +239,9 @@ class Connections:
             connection = shared.connection
         if connection is not None:
             await connection.aclose()
+
+
+def _close_all(connections: deque[Connection]) -> None:
+    with suppress(IndexError):  # there are no more; other threads may take some meanwhile
+        while True:
+            connections.pop().close()

@@ -41,8 +41,8 @@ MakeLimiter = Callable[..., Limiter]
 def make(redis_url: str) -> Iterator[MakeLimiter]:
     made: list[Limiter] = []
 
-    def make(shards: Any = SHARDS, url: str = redis_url) -> Limiter:
-        made.append(Limiter(url, LIMITS, shards=shards, timeout=30))
+    def make(shards: Any = SHARDS, url: str = redis_url, limits: Any = LIMITS) -> Limiter:
+        made.append(Limiter(url, limits, shards=shards, timeout=30))
         return made[-1]
 
     yield make
@@ -195,6 +195,15 @@ def test_all_limits_are_paused_and_registered(make: MakeLimiter, client: redis.R
     assert limiter.pause_all(60) == sorted(LIMITS)
     assert not limiter["tenant", 5].try_acquire()
     assert limiter.resume_all() == sorted(LIMITS)
+
+
+@pytest.mark.parametrize("first", [{}, SHARDS], ids=["home", "another shard"])
+def test_a_limit_is_registered_where_it_is(make: MakeLimiter, first: Any) -> None:
+    """The settings propose the other shard."""
+    make(first).register()
+    newer = {**LIMITS, "news": "200/h"}
+    make({"mail": {"limits": ["mail"]}} if first else SHARDS, limits=newer).register()
+    assert make(first)["news"].status().clauses == ("200/h",)
 
 
 def test_slots_reservations_and_feedback_go_to_their_shard(

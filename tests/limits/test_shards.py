@@ -128,6 +128,7 @@ def test_a_pattern_overlaps_with_each_name_that_it_matches(pattern: str, texts: 
         ({"mail": {}}, "has limits None; allowed: a list of names or patterns"),
         ({"mail": {"limits": "mail"}}, "has limits 'mail'; allowed: a list"),
         ({"mail": {"limits": ["mail:{id}"]}}, "has the limit 'mail:{id}'; allowed: the name"),
+        ({"mail": {"limits": [["mail"]]}}, r"has the limit \['mail'\]; allowed: the name"),
         ({"mail": {"limits": ["mail"], "keys": 3}}, "has 'keys'; allowed: 'limits', 'by_key'"),
         ({"mail": {"limits": ["mail"], "by_key": 0}}, "by_key 0; allowed: a whole number from 1"),
         ({"mail": {"limits": ["mail"], "by_key": True}}, "has by_key True; allowed"),

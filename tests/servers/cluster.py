@@ -46,6 +46,11 @@ class Node(Server):
             counts: dict[str, Any] = client.info("errorstats")
         return int(counts.get(f"errorstat_{code}", {"count": 0})["count"])
 
+    def connections(self) -> int:
+        """How many clients are connected, this one included."""
+        with self.client() as client:
+            return len(client.client_list("normal"))
+
     def is_master(self) -> bool:
         """Whether it is one by its own account."""
         return any("myself,master" in line[2] for line in self.lines())

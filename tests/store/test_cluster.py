@@ -61,6 +61,24 @@ def test_calls_of_a_loop_are_redirected_together(cluster: Cluster) -> None:
     assert [asyncio.run(served(url)) for url in urls(cluster, "redis")[:3]] == [30, 30, 30]
 
 
+def test_a_node_that_was_left_keeps_no_connection(healed: Cluster) -> None:
+    """In place of a node that is lost there may be one with another address, again and again."""
+    other = next(node for node in healed.masters() if node is not healed.owner)
+
+    def counts() -> list[int]:
+        return [node.connections() for node in healed.nodes]
+
+    before = counts()
+    limiter = Limiter(f"redis://127.0.0.1:{other.port}", LIMITS)
+    assert limiter["api"].try_acquire()
+    wait_until(lambda: sum(counts()) == sum(before) + 1, "one connection")
+    healed.hand_over()
+    assert limiter["api"].try_acquire()
+    wait_until(lambda: sum(counts()) == sum(before) + 1, "one connection")
+    limiter.store.close()
+    wait_until(lambda: counts() == before, "no connection")
+
+
 @pytest.fixture(params=["ip", "unknown-endpoint", "hostname"])
 def telling(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Cluster]:
     with cluster.naming(request.param):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,33 @@ def test_nodes_that_name_each_other(moved: Cluster, end_of: MakeEnd) -> None:
 
     with finishing(finish):
         assert end["api"].try_acquire().remaining == 98
+
+
+def test_a_call_of_a_loop_waits_while_another_one_leaves_their_connection(
+    moved: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_throttle.store.steps._FIRST_WAIT", 1.0)
+    monkeypatch.setattr("celery_throttle.store.steps._LONGEST_WAIT", 1.0)
+    source, target = moved.owner, other_master(moved)
+
+    async def calls() -> None:
+        limiter = Limiter(moved.url, LIMITS, timeout=PATIENT)
+        await limiter["api"].atry_acquire()
+        moved.begin_move(source, target)
+        moved.move_keys(source, target, Keys().limits)
+        refused = source.refused("TRYAGAIN")
+        waiting = asyncio.ensure_future(limiter["api"].atry_acquire())
+        is_refused = lambda: source.refused("TRYAGAIN") > refused  # noqa: E731
+        await asyncio.to_thread(wait_until, is_refused, "a call that waits")
+        moved.move_keys(source, target)
+        moved.end_move(source, target)
+        moved.owner = target
+        assert (await limiter["api"].atry_acquire()).remaining == 98
+        assert not waiting.done()
+        assert (await waiting).remaining == 97
+        await limiter.store.aclose()
+
+    asyncio.run(calls())
 
 
 def test_a_move_that_takes_longer_than_a_call_may(moved: Cluster, end_of: MakeEnd) -> None:

@@ -99,19 +99,20 @@ def make_site(cluster: Cluster) -> Iterator[Callable[[float], Site]]:
 def test_shards_on_one_node_share_its_connection(
     cluster: Cluster, make_site: Callable[[float], Site]
 ) -> None:
-    before = Counter({node.port: connections_of(node) for node in cluster.masters()})
+    before = Counter({node.port: node.connections() for node in cluster.masters()})
     site = make_site(PATIENT)
     for shard in KEYS:
         assert site.handle(shard).try_acquire()
-    after = Counter({node.port: connections_of(node) for node in cluster.masters()})
+    after = Counter({node.port: node.connections() for node in cluster.masters()})
     assert after - before == dict.fromkeys(before, 1)
     assert not any(store.generation > 1 for store in site.stores.values()), "more than one MOVED"
 
 
 def test_a_connection_that_one_shard_finds_closed_is_news_to_the_others(
-    cluster: Cluster, make_site: Callable[[float], Site]
+    cluster: Cluster, make_site: Callable[[float], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another server may reply behind the address, without the last writes."""
+    monkeypatch.setattr("celery_throttle.store.connection.FRESH_SECONDS", -1.0)
     site = make_site(PATIENT)
     near = [shard for shard in KEYS if cluster.owner_of(site.slots[shard]) is cluster.owner]
     before = {shard: store.generation for shard, store in site.stores.items()}
@@ -207,11 +208,6 @@ def test_only_the_shards_of_a_lost_node_have_an_outage(
         cluster.heal()
     if by == signal.SIGSTOP:
         assert calls_of(master) - begun - served <= 1, "calls that waited in vain"
-
-
-def connections_of(node: Node) -> int:
-    with node.client() as client:
-        return len(client.client_list("normal"))
 
 
 def calls_of(node: Node) -> int:
