@@ -64,13 +64,17 @@ def run(options: Options) -> Result:
             figures += found
     for shards, _ in fleets:
         calls = [some for (_, of), some in busy.items() if of == shards]
-        name = f"{shards} shards: calls of a node with most workers, of those with 10 workers"
+        name = f"{_many(shards, 'shard')}: calls of a node with most workers, of those with 10"
         figures.append(Figure(name, "", calls[-1] / calls[0], at_most=1.1))
     for workers in sorted({workers for workers, _ in busy}):
         calls = [some for (of, shards), some in busy.items() if of == workers and shards > 1]
         name = f"{workers:,} workers: calls of a node with most shards, of those with 16 shards"
         figures.append(Figure(name, "", calls[-1] / calls[0], at_most=1.1))
     return Result(name="shards", theirs="", figures=[*figures, *_nodes(options)])
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _protocols(urls: Sequence[str], shards: int, limit: str) -> list[Protocol]:
@@ -89,7 +93,7 @@ def _protocols(urls: Sequence[str], shards: int, limit: str) -> list[Protocol]:
 
 
 def _fleet(workers: int, shards: int, nodes: int, options: Options) -> Iterator[Figure]:
-    what = f"{workers:,} workers, {shards} shards on {nodes} nodes"
+    what = f"{workers:,} workers, {_many(shards, 'shard')} on {_many(nodes, 'node')}"
     options.say(f"shards: {what}")
     rate, seconds = NODE_RATE * nodes // shards, options.pick(12, 6)
     with ValkeyServer() as server:
@@ -155,7 +159,8 @@ def _nodes(options: Options) -> Iterator[Figure]:
     yield Figure("  calls of workers a task", "", one.calls)
     for number, (nodes, cost) in enumerate(zip(NODES, many, strict=True), 1):
         us = [some[number].us / some[0].us for some in rounds]
-        yield Figure(f"{SHARDS} shards on {nodes} nodes: processor time a task", "us", cost.us)
+        where = f"{SHARDS} shards on {_many(nodes, 'node')}"
+        yield Figure(f"{where}: processor time a task", "us", cost.us)
         yield Figure("  processor time, of one shard's", "", median(us), at_most=1.05, rounds=us)
         yield Figure(
             "  commands of scripts a task, of one shard's", "", cost.commands / one.commands
