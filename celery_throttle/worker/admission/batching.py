@@ -29,7 +29,7 @@ class DecisionBatch:
     Requests come here that come fast, one by one, so that one call takes units for several; for a
     limit that was full a moment ago, to join their lines together; while the server is slow, unless
     quota for them is cached; and of tasks that a limit refused in their bodies, from whatever
-    thread they ended in. To Celery they stay reserved, unacknowledged and without a process.
+    thread they ended in. To Celery they stay reserved, without a process.
 
     Args:
         decide: decides about some requests; those that may run come to the gate once more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -397,6 +397,17 @@ class Pool:
         self.timers.append(timer)
         return timer
 
+    def keep_undecided(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
+        """Delay what the server is to decide; return these requests, and whether each may run."""
+        decided: list[tuple[Any, bool]] = []
+
+        def delay(requests: Sequence[Any], may_run: Sequence[bool]) -> list[Status]:
+            decided.extend(zip(requests, may_run, strict=True))
+            return [Status.DELAYED] * len(requests)
+
+        monkeypatch.setattr(self.gate._booking, "book_or_park_all", delay)
+        return decided
+
     def receive(self, requests: Iterable[Any]) -> None:
         """Bring requests that Celery has just received."""
         for request in requests:
@@ -593,13 +604,7 @@ def test_those_that_are_refused_join_their_lines_together(
     bench: Bench, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(bench)
-    decided: list[Any] = []
-
-    def park(requests: Any, may_run: Any) -> list[Status]:
-        decided.extend(zip(requests, may_run, strict=True))
-        return [Status.DELAYED] * len(requests)
-
-    monkeypatch.setattr(pool.gate._booking, "book_or_park_all", park)
+    decided = pool.keep_undecided(monkeypatch)
     requests = bench.requests(task, range(BATCH + 1))
     for tenant in range(BATCH + 1):
         assert bench.take(tenant_of(tenant)) == 0.0
@@ -655,13 +660,7 @@ def test_a_slow_server_that_refuses_a_task_parks_it_with_its_next_call(
     def rare(tenant: int) -> None: ...
 
     pool = Pool(bench)
-    decided: list[Any] = []
-
-    def park(requests: Any, may_run: Any) -> list[Status]:
-        decided.extend(zip(requests, may_run, strict=True))
-        return [Status.DELAYED] * len(requests)
-
-    monkeypatch.setattr(pool.gate._booking, "book_or_park_all", park)
+    decided = pool.keep_undecided(monkeypatch)
     monkeypatch.setattr(pool.gate.calls, "must_wait", lambda: True)
     requests = bench.requests(rare, range(3))
     assert bench.take(one("never")) == 0.0
