@@ -41,14 +41,47 @@ class Chart:
     top: float
 
 
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small chart, of bars without values.
+
+    Attributes:
+        label: what it shows, in words.
+        width: in units.
+        path: the path of the bars.
+    """
+
+    label: str
+    width: int
+    path: str
+
+
 def draw_starts(periods: Sequence[Period], rates: Sequence[float | None] = ()) -> Chart:
     """Return the chart of the units granted per second, with a line at the rate of each period."""
-    values = [period.totals.granted / period.seconds for period in periods]
-    units = count(round(sum(period.totals.granted for period in periods)), "unit")
+    values = _starts(periods)
     texts = [f"{amount(round(value, 2))}/s" for value in values]
-    top = amount(round(max(values), 2))
-    label = f"{units} granted in {_length(periods)}, at most {top}/s"
-    return _draw(periods, values, texts, label, line=rates, unit="/s")
+    return _draw(periods, values, texts, _starts_label(periods, values), line=rates, unit="/s")
+
+
+def draw_spark(periods: Sequence[Period]) -> Spark:
+    """Return the small chart of the units granted per second."""
+    values = _starts(periods)
+    scale = _HIGHEST / (max(values) or 1.0)
+    path = "".join(
+        f"M{number * _WIDTH} {round(100 - value * scale, 1)}h8V100h-8z"
+        for number, value in enumerate(values)
+        if value
+    )
+    return Spark(_starts_label(periods, values), len(values) * _WIDTH, path)
+
+
+def _starts(periods: Sequence[Period]) -> list[float]:
+    return [period.totals.granted / period.seconds for period in periods]
+
+
+def _starts_label(periods: Sequence[Period], values: Sequence[float]) -> str:
+    units = count(round(sum(period.totals.granted for period in periods)), "unit")
+    return f"{units} granted in {_length(periods)}, at most {amount(round(max(values), 2))}/s"
 
 
 def draw_counts(periods: Sequence[Period], values: Sequence[float], noun: str, label: str) -> Chart:

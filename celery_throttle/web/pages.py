@@ -71,7 +71,7 @@ def limits(site: Site) -> str:
     return render_template(
         "limits.html",
         status=status,
-        charts={one.name: draw_starts(site.recent(one.name)) for one in status.limits},
+        sparks={one.name: site.spark(one.name) for one in status.limits},
         page=page,
         search=search,
         by_name=by_name,

@@ -21,6 +21,7 @@ from celery_throttle.observe.status.records import RECENT_SECONDS, RECORD_SECOND
 from celery_throttle.observe.status.stored import read_changes
 from celery_throttle.observe.values import Change, Period
 from celery_throttle.operations.plan import Plan
+from celery_throttle.web.charts import Spark, draw_spark
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class Site:
         self.limiter = limiter
         self.show_arguments = show_arguments
         self._recent = lru_cache(_CACHE_SIZE)(self._read_recent)
+        self._spark = lru_cache(_CACHE_SIZE)(self._draw_spark)
 
     @property
     def has_app(self) -> bool:
@@ -91,13 +93,25 @@ class Site:
 
         They are as old as the records on the server may be, so that polls in between find the same.
         """
-        return self._recent(name, time.monotonic() // RECORD_SECONDS)
+        return self._recent(name, _record_time())
 
-    def _read_recent(self, name: str, _time: float) -> tuple[Period, ...]:
+    def spark(self, name: str) -> Spark:
+        """Return the small chart of :meth:`recent`."""
+        return self._spark(name, _record_time())
+
+    def _draw_spark(self, name: str, at: float) -> Spark:
+        return draw_spark(self._recent(name, at))
+
+    def _read_recent(self, name: str, _at: float) -> tuple[Period, ...]:
         return self.read(
             lambda observer: read_periods(observer, name, RECENT_SECONDS, _PERIODS),
             LimitRef(name, None),
         )
+
+
+def _record_time() -> float:
+    """Return a number that increases as often as workers write records."""
+    return time.monotonic() // RECORD_SECONDS
 
 
 def read_ref(name: str) -> LimitRef:
