@@ -202,7 +202,7 @@ class Quota:
             del self._blocks[requirement]
 
     def remember_refusal(self, requirement: Requirement) -> None:
-        """Remember for 250 ms that a task has joined a line, unless starts are left."""
+        """Remember for two seconds that a task has joined a line, unless starts are left."""
         now = time.monotonic()
         block = self._blocks.get(requirement)
         if block is None or not block.starts or not block.lasts(now):
@@ -292,7 +292,9 @@ class Quota:
 
     def _add(self, requirement: Requirement, block: Block, now: float) -> None:
         if len(self._blocks) > tuning.QUOTA_CACHE_SIZE:
-            self._blocks = {key: one for key, one in self._blocks.items() if one.lasts(now)}
+            self._blocks = {
+                key: one for key, one in self._blocks.items() if one.starts and one.lasts(now)
+            }
         self._blocks[requirement] = block
 
     def _want(self, requirement: Requirement, now: float) -> GateRequest:

@@ -35,7 +35,11 @@ from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
-from celery_throttle.worker.tuning import GATHER_SECONDS, PARKED_MEMORY_SECONDS
+from celery_throttle.worker.tuning import (
+    GATHER_SECONDS,
+    PARKED_MEMORY_SECONDS,
+    QUOTA_CACHE_SIZE,
+)
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
 from celery_throttle.worker.waiting import park
 from celery_throttle.worker.waiting.park import ParkingPolicy
@@ -320,6 +324,18 @@ def test_a_task_that_joined_a_line_takes_no_units_from_others(bench: Bench) -> N
     while bench.calls == 0:
         assert bench.take(one("bulk")) is not None
     bench.quota.remember_refusal(one("bulk"))
+    assert bench.quota.use(one("bulk")) is not None
+
+
+def test_a_full_cache_forgets_refusals_but_no_units(bench: Bench) -> None:
+    bench.make_busy()
+    while bench.calls == 0:
+        assert bench.take(one("bulk")) is not None
+    for number in range(QUOTA_CACHE_SIZE):
+        bench.quota.remember_refusal(tenant_of(number))
+    assert bench.quota.is_refused(tenant_of(0))
+    bench.quota.remember_refusal(tenant_of(QUOTA_CACHE_SIZE))
+    assert not bench.quota.is_refused(tenant_of(0))
     assert bench.quota.use(one("bulk")) is not None
 
 
