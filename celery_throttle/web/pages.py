@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from flask import abort, render_template, request
@@ -21,7 +21,7 @@ from celery_throttle.observe.report import (
 )
 from celery_throttle.observe.status.fan_outs import forecast_fan_outs, read_fan_outs
 from celery_throttle.observe.status.fleet import read_fleet, read_rules_status, read_workers
-from celery_throttle.observe.status.limits import read_details, read_named
+from celery_throttle.observe.status.limits import read_details, read_named, read_status
 from celery_throttle.observe.status.stored import (
     CHANGE_ID,
     is_stored,
@@ -31,7 +31,7 @@ from celery_throttle.observe.status.stored import (
     read_names,
 )
 from celery_throttle.observe.status.tasks import explain_task
-from celery_throttle.observe.values import Change, Status
+from celery_throttle.observe.values import Change, LimitStatus, Status
 from celery_throttle.observe.waiting import MAX_LINES
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
@@ -62,10 +62,16 @@ def limits(site: Site) -> str:
     """Show all limits whose names contain the search text, page by page."""
     search = request.args.get("search", "").strip()
     by_name = request.args.get("sort") == "name"
-    names = [name for name in _names(site, by_name=by_name) if search.lower() in name.lower()]
+    stored: Mapping[str, Sequence[LimitStatus]] = {}
+    if by_name:
+        every = site.read(read_names)
+    else:
+        reading = site.limiter.read(read_all)
+        every, stored = _in_order(site.merged(reading)), reading.values
+    names = [name for name in every if search.lower() in name.lower()]
     page = TablePage.read(len(names), _ROWS)
     shown = names[page.rows]
-    status = site.read(lambda observer: _read_own(observer, shown))
+    status = site.read(lambda observer: _read_shown(observer, shown, stored.get(observer.shard)))
     limits = sorted(status.limits, key=lambda one: shown.index(one.name))
     status = replace(status, limits=tuple(limits))
     return render_template(
@@ -78,19 +84,23 @@ def limits(site: Site) -> str:
     )
 
 
-def _read_own(observer: Observer, names: Sequence[str]) -> Plan[Status]:
-    """Return the status of those of some limits that are in the shard."""
-    here = {*(yield from read_names(observer))}
-    return (yield from read_named(observer, [name for name in names if name in here]))
+def _in_order(statuses: list[LimitStatus]) -> list[str]:
+    """Return the names of limits: paused ones first, then those with the most tasks."""
+    in_order = sorted(statuses, key=lambda one: (not one.pauses, -one.waiting, one.name))
+    return [one.name for one in in_order]
 
 
-def _names(site: Site, *, by_name: bool) -> list[str]:
-    """Return the names of all limits: paused ones first, then those with the most tasks."""
-    if by_name:
-        return site.read(read_names)
-    statuses = site.read(read_all)
-    statuses.sort(key=lambda one: (not one.pauses, -one.waiting, one.name))
-    return [one.name for one in statuses]
+def _read_shown(
+    observer: Observer, names: Sequence[str], stored: Sequence[LimitStatus] | None
+) -> Plan[Status]:
+    """Return the status of those of some limits that are in the shard.
+
+    ``stored``: what is stored of all limits there, if it has been read.
+    """
+    if stored is None:
+        here = {*(yield from read_names(observer))}
+        return (yield from read_named(observer, [name for name in names if name in here]))
+    return (yield from read_status(observer, [one for one in stored if one.name in names]))
 
 
 def limit(site: Site, name: str) -> str:

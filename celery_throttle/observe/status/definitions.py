@@ -187,8 +187,7 @@ def _preview(
     and keys, but no others.
     """
     found = yield from read_all_lines(observer, MAX_LINES)
-    for ref in () if found.are_all else refs:
-        waiting_there = yield from measure_waiting(observer, ref)
+    for waiting_there in () if found.are_all else (yield from measure_waiting(observer, refs)):
         found.lines.update((yield from read_some_lines(observer, waiting_there)))
     filters = [needs_limit(ref) for ref in refs]
 

@@ -79,7 +79,13 @@ def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Stat
 
 def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
     """Return the status of the limits with these names, in this order."""
-    found = yield from _measure(observer, [LimitRef(name, None) for name in names])
+    stored = yield from read_stored(observer, [LimitRef(name, None) for name in names])
+    return (yield from read_status(observer, stored))
+
+
+def read_status(observer: Observer, stored: Sequence[LimitStatus]) -> Plan[Status]:
+    """Return the status of limits of which is known what is stored."""
+    found = yield from _measure(observer, stored)
     waits: dict[str, float] = {}
     for waiting in found.waiting:
         for queue, found_there in waiting.queues.items():
@@ -102,7 +108,8 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
         UnknownLimitError: neither the code nor the server has the limit.
     """
     yield from observer.check_known(ref)
-    fleet, (status,), (waiting,), lines = yield from _measure(observer, [ref], _MAX_COUNTED)
+    stored = yield from read_stored(observer, [ref])
+    fleet, (status,), (waiting,), lines = yield from _measure(observer, stored, _MAX_COUNTED)
     used, holders = 0, tuple[SlotHolder, ...]()
     if any(map(has_slots, limits_in_force(status.name, status.clauses))):
         used, holders = yield from _read_slots(observer, ref)
@@ -127,18 +134,18 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     )
 
 
-def _measure(observer: Observer, refs: Sequence[LimitRef], most: int = MAX_LINES) -> Plan[Measured]:
-    """Read what is stored of some limits and keys, and measure what waits there.
+def _measure(
+    observer: Observer, stored: Sequence[LimitStatus], most: int = MAX_LINES
+) -> Plan[Measured]:
+    """Measure what waits at limits and keys of which is known what is stored.
 
     ``most``: lines of each of them of which the tasks are counted by queue.
     """
     fleet = yield from read_fleet(observer)
-    stored = yield from read_stored(observer, refs)
-    waiting: list[Waiting] = []
-    for ref, status in zip(refs, stored, strict=True):
-        nothing = Waiting({}, is_complete=True)
-        measure = measure_waiting(observer, ref, most)
-        waiting.append((yield from measure) if status.waiting else nothing)
+    refs = [LimitRef(status.name, status.key) for status in stored]
+    busy = [ref for ref, status in zip(refs, stored, strict=True) if status.waiting]
+    found_at = dict(zip(busy, (yield from measure_waiting(observer, busy, most)), strict=True))
+    waiting = [found_at.get(ref, Waiting({}, is_complete=True)) for ref in refs]
     defined = [ref for ref, status in zip(refs, stored, strict=True) if status.defined]
     states = yield from read_states(observer, defined)
     queues = set(chain(*(one.queues for one in waiting)))

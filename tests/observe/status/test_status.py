@@ -65,6 +65,35 @@ def test_what_waits(lines: Protocol) -> None:
     assert lines.limiter.status().stranded == (Stranded("q", 5, "queue", "q"),)
 
 
+def test_limits_are_measured_several_in_one_call(
+    lines: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"limit-{number:02}" for number in range(45)]
+    for name in names:
+        lines.limiter[name].define("1/h")
+        lines.limiter[name].acquire()
+        lines.park(f"{name} 1", [name])
+        lines.park(f"{name} 2", [name, "api"])
+    run, measured = lines.limiter.store.run, []
+
+    def count(call: Call) -> Any:
+        if call.script is script("measure_waiting"):
+            measured.append(len(call.keys))
+        return run(call)
+
+    monkeypatch.setattr(lines.limiter.store, "run", count)
+    status = lines.limiter.status()
+    assert [(one.name, one.waiting) for one in status.limits[1:46]] == [(one, 2) for one in names]
+    assert all(one.oldest is not None for one in status.limits[1:46])
+    assert measured == [20, 20, 5]
+    measured.clear()
+    for number in range(100):  # after so many lines a call leaves the other limits to the next
+        lines.park(f"mail {number}", [names[0], ("mail", number)])
+    status = lines.limiter.status()
+    assert [one.waiting for one in status.limits[1:4]] == [102, 2, 2]
+    assert measured == [20, 20, 20, 4]
+
+
 def test_a_queue_is_stranded_only_after_all_workers_have_reported_theirs(lines: Protocol) -> None:
     client, keys = lines.client, lines.limiter.keys
     client.zadd(keys.membership, {"worker": lines.now + 3600 * SECOND})
