@@ -2,7 +2,7 @@
 -- Twin: `windows.py`, which explains the rule. Its part of the state: tag, size, and
 --   start, stop    the window (us)
 --   count          amount taken in it
---   began          when (us) the first of it was taken
+--   began          when (us) the first take of it starts: by then no take of the window before starts
 -- Adds them to a limit. The parameters of a definition are {period, 1 if a window begins with its first request, else
 -- 0}, or {0, the moments (us) at which the windows of a calendar begin}.
 
@@ -79,7 +79,6 @@ end
 local function add(limit, amount, at)
   if at >= limit.stop then
     algorithm.fill(limit, 0, at)
-    limit.began = now
   end
   limit.count = limit.count + amount
 end

@@ -27,7 +27,7 @@ class FixedWindow(State):
     start: int
     stop: int
     count: int  #: the amount taken in the window
-    began: int  #: the time of its first take
+    began: int  #: the start of its first take: by then no take of the window before starts
 
     @classmethod
     def empty(cls, _limit: Limit, since: int) -> FixedWindow:
@@ -52,9 +52,9 @@ class FixedWindow(State):
             return max(0, self.start - now)
         return self.stop - now
 
-    def take(self, limit: Limit, cost: int, now: int, at: int) -> FixedWindow:
+    def take(self, limit: Limit, cost: int, _now: int, at: int) -> FixedWindow:
         if at >= self.stop:
-            return FixedWindow(self.since, *_window(limit, at), cost, now)
+            return FixedWindow(self.since, *_window(limit, at), cost, at)
         return replace(self, count=self.count + cost)
 
     def remaining_and_reset(self, limit: Limit, now: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class FixedWindow(State):
         return now < self.stop  # a window that began with its first request keeps its end
 
     def mark(self) -> Mark:
-        """Return the time of the first take of the window."""
+        """Return the start of the first take of the window."""
         return Mark(self.began)
 
     def settle(self, limit: Limit, mark: Mark, cost: int, actual: int, now: int) -> FixedWindow:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
+from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import check_duration
 
 #: Seconds for which the first refusal or overload in a row stops a limit if the answer gives no
@@ -33,7 +35,7 @@ class Feedback:
             about the rate, as that to a request with a revoked key.
 
     Raises:
-        LimitValueError: ``stop`` is out of range.
+        LimitValueError: ``stop`` is out of range, or another number is negative or not finite.
 
     Example:
         >>> limiter = Limiter("memory://", {"api": "10/s"})
@@ -52,3 +54,7 @@ class Feedback:
     def __post_init__(self) -> None:
         if self.stop is not None:
             check_duration(self.stop, "a stop")
+        for name in ("left", "limit", "period", "took"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < inf:
+                raise LimitValueError(f"{name} {shown(number)} is not allowed; allowed: 0 or more")

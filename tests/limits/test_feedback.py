@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import pytest
 
@@ -14,3 +15,10 @@ from celery_throttle.limits.feedback import Feedback
 def test_a_stop_that_no_pause_can_have_is_an_error(stop: float) -> None:
     with pytest.raises(LimitValueError, match=r"a stop of .* is not allowed; allowed: seconds"):
         Feedback(refused=True, stop=stop)
+
+
+@pytest.mark.parametrize("name", ["left", "limit", "period", "took"])
+@pytest.mark.parametrize("number", [-1, -0.1, math.inf, math.nan])
+def test_a_number_that_no_answer_can_have_is_an_error(name: str, number: float) -> None:
+    with pytest.raises(LimitValueError, match=rf"{name} .* is not allowed; allowed: 0 or more"):
+        Feedback(**cast("dict[str, Any]", {name: number}))

@@ -379,3 +379,14 @@ def test_slots_whose_lease_expires(lines: Protocol) -> None:
     lines.now += SECOND
     assert lines.park("next", ["pair"], holder="w 3").outcome == "admitted"
     assert totals(lines, "pair") == {"granted": 3 * UNIT, "lost_slots": 1}
+
+
+def test_a_slot_whose_lease_expires_counts_for_its_limit_whatever_its_key(
+    lines: Protocol,
+) -> None:
+    limit = "pair", ("a", "entries", "api")
+    for holder in ("w 1", "w 2", "w 3"):
+        assert lines.park(holder, [limit], holder=holder, lease=SECOND).outcome == "admitted"
+        lines.now += SECOND
+    assert totals(lines, "pair") == {"granted": 3 * UNIT, "lost_slots": 2}
+    assert totals(lines, "api") == {}

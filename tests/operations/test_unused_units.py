@@ -101,6 +101,20 @@ def test_what_a_task_may_have_used_is_not_given_back(
     assert remaining(lines) == left
 
 
+def test_a_window_gives_nothing_back_for_a_task_of_the_window_before(
+    make: Callable[..., Protocol],
+) -> None:
+    lines = make({"api": "3/h using fixed-window"})
+    lines.now = HOUR - 10_000
+    for _ in range(4):
+        arrive(lines, "api")
+    first, *_, booked = lines.claim(room=4, ahead=HORIZON)
+    assert (first.starts, booked.starts) == (0, 10_000)
+    lines.back("w", "own", first.token)
+    lines.now = HOUR
+    assert remaining(lines) == 2
+
+
 @pytest.mark.parametrize("text", SLOW)
 def test_no_unit_is_given_back_twice(make: Callable[..., Protocol], text: str) -> None:
     lines = make({"api": text})

@@ -43,7 +43,7 @@ local LIMIT_HEAD = '<BHddd'
 local DECISIVE_HEAD = '<ddddBB'
 
 -- Positions in a record. What each decision reads lies together, from SINCE_AT on.
-local OLD_SINCE_AT, USED_UP_AT, DRAINED_AT, TEXT_AT = 2, 10, 18, 26
+local OLD_SINCE_AT, DRAINED_AT, TEXT_AT = 2, 18, 26
 local SINCE_AT, ENDS_AT, MAX_KEYS_AT, FIRST_LIMIT = 34, 42, 50, 68
 
 local algorithms = {}

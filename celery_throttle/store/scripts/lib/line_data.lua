@@ -11,7 +11,7 @@
 --                              position, settles, surplus}
 --   <queue>.due        zset    waiting list -> when (us) its limit next has room for the first line
 --   <queue>.polls      zset    channel of a worker -> when (us) it polls next; WRITTEN, see `leases.lua`; and GAP,
---                              see `claim.lua`
+--                              see `queue_poll.lua`
 --   waiting            zset    the waiting list: lines of one queue that wait at one limit and key -> score, see
 --                              `waiting_lists.lua`
 --   backlog            string  number of tasks that wait at one limit and key, over all queues

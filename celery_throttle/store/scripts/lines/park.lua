@@ -51,7 +51,7 @@
 --       {'unknown', index, now (us)}    it is not defined, or its calendar windows have run out
 -- An index is that of a requirement of the line.
 
-local JOINS, MAY_RUN, JUST_SENT, FIRST_COST, NEWEST, FIRST = 0, 1, 2, 49, 1, 2
+local JOINS, MAY_RUN, JUST_SENT, FIRST_COST, FIRST = 0, 1, 2, 49, 2
 
 -- The expected wait (us) of the task at a position of its line, and the requirement that causes it. Lines at one limit
 -- are served in turns, those of higher ranks later: so before the task at position n there are n tasks of each other

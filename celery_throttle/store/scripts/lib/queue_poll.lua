@@ -1,0 +1,177 @@
+-- queue_poll.lua: one queue of a claim call: serves its lists that are due, and chooses when this worker polls it next.
+
+-- How often (us) channels of dead workers are forgotten; and for how long (us) a queue with lines remembers its
+-- polls: processes may be busy as long.
+local CLEANUP_INTERVAL, POLL_MEMORY = 60000000, 3600000000
+
+-- If the clock was set back since a queue was written, move its due times back and forget its polls. Returns the gap
+-- (us) between two polls, as it was last measured.
+local function follow_queue_clock(queue)
+  local written, gap = unpack(redis.call('ZMSCORE', queue[POLLS], WRITTEN, GAP))
+  written = -(written or 0)
+  if written > now + FARTHEST then
+    move_back(queue[DUE], written - now)
+    redis.call('DEL', queue[POLLS])
+  elseif math.floor(written / CLEANUP_INTERVAL) < math.floor(now / CLEANUP_INTERVAL) then
+    redis.call('ZREMRANGEBYSCORE', queue[POLLS], '(0', now)
+  end
+  return -(gap or -CLOSE / 2)
+end
+
+-- Starts that are less far (us) apart are claimed several in one call, if workers poll in time. The shortest and the
+-- longest gap (us) between two polls.
+local CLOSE, SHORTEST_GAP, LONGEST_GAP = 20000, 2500, 100000
+
+-- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are a third, and grow by GROWTH
+-- again with each call that is not late.
+local LATE, GROWTH = 3 / 10, 33 / 32
+
+-- A worker that is woken polls this long (us) after its last poll at the earliest.
+local WAKE_UP_DELAY = 5000
+
+-- The member of `polls` whose score is minus the gap (us) between two polls.
+local GAP = ' '
+
+-- How many polls of other workers a call looks at. And how long (us) the workers of a queue for which nothing is due sleep
+-- between two polls in all, before each polls less often: 100 workers that poll every second, or 10 that poll every ten.
+local MOST_POLLS, IDLE_SLEEP = 64, 100000000
+
+-- When (us) other workers poll a queue, from a time (us) on.
+local function other_polls(queue, from)
+  local polls, times = redis.call('ZRANGE', queue[POLLS], from, '+inf', 'BYSCORE', 'LIMIT', 0, MOST_POLLS, 'WITHSCORES'), {}
+  for i = 1, #polls, 2 do
+    if polls[i] ~= call.channel then
+      times[#times + 1] = tonumber(polls[i + 1])
+    end
+  end
+  return times
+end
+
+-- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
+-- that is whole gaps from the first. So polls a second depend on the gap, and not on the number of workers. A poll that is
+-- much later than a time does not take it, but no time is free between two polls that are a gap apart: they serve other
+-- pairs of starts. Two workers take the first time if starts are far apart.
+local function free_poll_time(queue, from, gap)
+  local near = math.min(gap, CLOSE) / 4
+  local polls, free = other_polls(queue, from - 2 * near), from
+  if gap >= CLOSE and (not polls[2] or polls[2] >= from + 2 * near) then
+    return from
+  end
+  for i = 1, #polls do
+    local is_hole = gap >= CLOSE or i == 1 or polls[i] - polls[i - 1] > gap + near
+    if is_hole and polls[i] >= free + near then
+      return free
+    end
+    while polls[i] > free - 2 * near do
+      free = free + gap
+    end
+  end
+  if #polls >= MOST_POLLS - 1 then -- no time is free among these
+    local last = redis.call('ZRANGE', queue[POLLS], '+inf', from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    free = math.max(free, free + math.ceil((last + 2 * near - free) / gap) * gap)
+  end
+  return free
+end
+
+-- Whether a start so far ahead is left to a worker that polls soon: it claims the start after it in the same call.
+local function is_left(queue, due, gap)
+  local is_early = gap > CLOSE / 2 and gap < CLOSE and due > now + call.free_horizon * 3 / 4
+  return is_early and (other_polls(queue, now)[1] or due) <= due - call.free_horizon * LATE
+end
+
+-- The gap (us) between two polls of a queue, from which this call took tasks or not. It is the time between two starts;
+-- if these are close to each other, half a horizon, or as many whole times between two starts as one poll can book that
+-- is half a horizon ahead. Where workers poll late, polls are closer. `before` is what was measured before.
+local function measure_gap(before, due, has_taken)
+  local spacing = has_taken and call.last_start and due - call.last_start or 0
+  if spacing >= CLOSE then
+    return math.min(LONGEST_GAP, spacing)
+  elseif spacing <= 0 then
+    return before
+  end
+  local own = math.floor(call.is_late and before / 3 or before * GROWTH)
+  if own < CLOSE / 2 then
+    return math.max(SHORTEST_GAP, own)
+  end
+  local starts = math.min(call.wanted, math.floor(call.free_horizon / 2 / spacing) + 1)
+  return math.max(CLOSE / 2, math.min(CLOSE - 1, starts * spacing))
+end
+
+-- Wake others for a list that is due (us) then, as this worker has no process: unless one polls in time anyway, which is
+-- not enough if more starts are due already.
+local function wake_others(polls, due)
+  local in_time = math.max(due, now + 2 * WAKE_UP_DELAY) - WAKE_UP_DELAY
+  if due <= in_time or redis.call('ZCOUNT', polls, now, in_time) == 0 then
+    wake(polls, in_time)
+  end
+end
+
+-- When (us) this worker polls for a list that is due (us) then: a horizon ahead, so that a late poll delays no start. For
+-- a start that is far from others two workers poll. Several close ones are claimed in one call, half a horizon ahead.
+local function poll_time(queue, due, gap)
+  local from = math.max(now, due - call.free_horizon)
+  if gap < CLOSE then
+    from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  end
+  return free_poll_time(queue, from, gap)
+end
+
+-- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
+-- that is now. A worker that has no process for what is due wakes others. `gap_before` is what was measured before.
+local function next_poll_time(queue, due, gap_before, has_taken)
+  local polls, gap = queue[POLLS], gap_before
+  if due and call.visits == 0 or not due and redis.call('EXISTS', queue[LINES]) == 1 then
+    redis.call('ZREM', polls, call.channel)
+    if not due then
+      repair()(queue)
+    end
+    return now
+  end
+  local is_now = false
+  if due then
+    gap = measure_gap(gap_before, due, has_taken)
+    if #call.taken == call.wanted then
+      redis.call('ZREM', polls, call.channel)
+      wake_others(polls, due)
+      is_now = call.wanted == 0 or due <= now + math.min(gap, CLOSE / 2)
+    end
+  end
+  if gap ~= gap_before then
+    redis.call('ZADD', polls, -gap, GAP)
+    redis.call('PEXPIRE', polls, expiry_ms(POLL_MEMORY))
+  end
+  if is_now then
+    return now
+  end
+  local is_soon = due and due - call.free_horizon < now + call.max_sleep
+  local poll = is_soon and poll_time(queue, due, gap)
+  if not is_soon then
+    -- The more workers poll a queue for which nothing is due soon, the less often each does.
+    local sleep = redis.call('ZCOUNT', polls, now, '+inf') * call.max_sleep
+    poll = now + math.floor(call.max_sleep * math.max(1, sleep / IDLE_SLEEP))
+    if due and due - call.free_horizon < poll then
+      poll = poll_time(queue, due, gap)
+    end
+  end
+  write_lease(polls, call.channel, poll)
+  redis.call('PEXPIRE', polls, expiry_ms(due and POLL_MEMORY or 2 * (poll - now)))
+  return poll
+end
+
+local serve
+
+-- Returns when (us) this worker polls the queue again.
+return function(queue)
+  local gap, taken_before = follow_queue_clock(queue), #call.taken
+  while true do
+    local earliest = redis.call('ZRANGE', queue[DUE], 0, 0, 'WITHSCORES')
+    local due = tonumber(earliest[2])
+    if not due or #call.taken >= call.wanted or call.visits <= 0 or due > now + booking_horizon()
+        or is_left(queue, due, gap) then
+      return next_poll_time(queue, due, gap, #call.taken > taken_before)
+    end
+    call.is_late = call.is_late or due < now + call.free_horizon * LATE
+    serve = serve or serve_list() -- what decides is defined only if a list is due
+    serve(queue, earliest[1])
+  end
+end
