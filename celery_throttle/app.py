@@ -298,14 +298,15 @@ class Throttle(AppLimits):
         """
         return remove.drop(self, None, reason, by, progress)
 
-    def purge(self, queues: Iterable[str] | None = None) -> int:
+    def purge(self, queues: str | Iterable[str] | None = None) -> int:
         """Discard the messages of queues at the broker, and the tasks in the lines of these queues.
 
         ``celery purge`` discards only the messages at the broker. Tasks that workers have received
         or claimed still run. Discarded tasks get no result; fan-outs count them as revoked.
 
         Args:
-            queues: The names of the queues. Default: all queues of the app, ``app.amqp.queues``.
+            queues: The name of the queue, or the names of several. Default: all queues of the app,
+                ``app.amqp.queues``.
 
         Returns:
             The number of messages and tasks that were discarded.
@@ -316,7 +317,7 @@ class Throttle(AppLimits):
                 unchanged.
         """
         names = self.app.amqp.queues if queues is None else queues
-        return remove.purge(self, dict.fromkeys(names))
+        return remove.purge(self, dict.fromkeys([names] if isinstance(names, str) else names))
 
     def current_run(self) -> Run | None:
         """Return the run of a task of the app that makes this call, if it may step out.

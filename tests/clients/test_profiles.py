@@ -282,6 +282,23 @@ def test_what_an_answer_means(  # noqa: PLR0917  # a table
             Quota("points", 0, 2000, 0.5),
         ),
         (
+            SHOPIFY,
+            {},
+            {
+                "extensions": {
+                    "cost": {
+                        "requestedQueryCost": 1,
+                        "throttleStatus": {
+                            "maximumAvailable": 2000.0,
+                            "currentlyAvailable": -51,
+                            "restoreRate": 0.0,
+                        },
+                    }
+                }
+            },
+            Quota("points", 0, 2000),
+        ),
+        (
             HUBSPOT,
             {"X-HubSpot-RateLimit-Max": "190", "X-HubSpot-RateLimit-Remaining": "7"},
             None,

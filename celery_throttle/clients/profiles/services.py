@@ -86,7 +86,7 @@ def _shopify_quotas(fields: Fields) -> Iterator[Quota]:
     except (KeyError, TypeError, ValueError):
         return
     reset = lacks / rate if lacks > 0 and rate > 0 else None
-    yield Quota(POINTS, 0 if reset else int(left), limit, reset)
+    yield Quota(POINTS, 0 if reset else max(0, int(left)), limit, reset)
 
 
 def _shopify_cost(body: Any) -> Mapping[str, Any]:

@@ -71,9 +71,15 @@ def test_messages_and_waiting_tasks_are_discarded(site: Site) -> None:
 
 def test_other_queues_are_left_alone(site: Site) -> None:
     site.park(5)
-    assert site.throttle.purge(["other"]) == 0
+    assert site.throttle.purge("other") == 0
     assert site.waiting() == 5
     assert site.throttle.purge(["celery", "other", "celery"]) == 5
+    site.assert_nothing_is_left()
+
+
+def test_one_queue_by_its_name(site: Site) -> None:
+    site.park(5)
+    assert site.throttle.purge("celery") == 5
     site.assert_nothing_is_left()
 
 
