@@ -15,14 +15,22 @@ class Demand:
 
     def count(self, key: Hashable, now: float) -> None:
         """Count one more task."""
+        counts = self._counts_with(key, now)
+        if len(self._counts) > tuning.DEMAND_CACHE_SIZE:
+            self._counts.clear()
+        self._counts[key] = counts
+
+    def _counts_with(self, key: Hashable, now: float) -> tuple[float, int, int]:
         began, before, current = self._counts.get(key, (now, 0, 0))
         age = now - began
         if age > tuning.BOOKING_HORIZON_SECONDS:
             before = current if age < 2 * tuning.BOOKING_HORIZON_SECONDS else 0
             current, began = 0, now
-        if len(self._counts) > tuning.DEMAND_CACHE_SIZE:
-            self._counts.clear()
-        self._counts[key] = (began, before, current + 1)
+        return began, before, current + 1
+
+    def recent_with(self, key: Hashable, now: float) -> int:
+        """Return what :meth:`recent` would return if one more task was counted now."""
+        return max(self._counts_with(key, now)[1:])
 
     def recent(self, key: Hashable, now: float) -> int:
         """Return how many tasks were counted in the last 20 ms."""

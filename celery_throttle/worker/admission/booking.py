@@ -79,7 +79,7 @@ class Booking:
     ) -> Status | None:
         """Book a request that has a process without a call; None if no quota for it is cached."""
         ahead = self._may_take_ahead(request, limits)
-        start = self.quota.use_cached(requirement) if ahead else None
+        start = self.quota.use(requirement) if ahead else None
         return None if start is None else request.throttle_state.book(start)
 
     def _requirement_ahead(self, request: Any) -> Requirement | None:
@@ -172,7 +172,7 @@ class Booking:
             if not may and not self.quota.is_refused(requirement):
                 results[request] = request.throttle_state.status
             elif may and request not in results:
-                start = self.quota.use_cached(requirement)
+                start = self.quota.use(requirement)
                 if start is not None:
                     results[request] = request.throttle_state.book(start)
         return results

@@ -95,6 +95,7 @@ class Gate:
             self._refunds,
             self._queued_requests,
             self.functions.limits_of,
+            self.lookups.are_known,
             self.deciding,
         )
         self._deferred = DecisionBatch(self._decide_batch, self.timers, self.calls)

@@ -99,6 +99,14 @@ class KeyLookups:
                 must_wait = True
         return must_wait
 
+    def are_known(self, requirement: Requirement) -> bool:
+        """Return whether the limits of all its keys are in force, without a lookup."""
+        return not self.by_name or all(
+            (key := self._keys.get(ref)) is not None and key.is_known
+            for ref in requirement.refs
+            if ref.name in self.by_name and ref.key is not None
+        )
+
     def note(self, ref: LimitRef) -> None:
         """A task came out of a line of a key: look the key up again if it is time."""
         written = self.by_name.get(ref.name)

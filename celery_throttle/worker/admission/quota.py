@@ -99,6 +99,8 @@ class Quota:
     queued: Callable[[], Iterable[Any]]
     #: Returns the limits of a request, if they can be known at once.
     limits_of: Callable[[Any], TaskLimits | None]
+    #: Returns whether the limits of all keys of a requirement are in force.
+    are_known: Callable[[Requirement], bool]
     #: Held while a gate decides.
     deciding: AbstractContextManager[Any] = field(default_factory=threading.RLock)
 
@@ -108,10 +110,7 @@ class Quota:
 
     def use(self, requirement: Requirement) -> Start | None:
         """Use cached quota: return a start, or None."""
-        now = time.monotonic()
-        self._demand.count(None, now)
-        self._demand.count(requirement, now)
-        return self._use(requirement, now)
+        return self._use(requirement, time.monotonic())
 
     def may_have(self, requirement: Requirement, count: int) -> bool:
         """Return whether one call may take so many starts, as far as is known.
@@ -122,15 +121,6 @@ class Quota:
         block = self._blocks.get(requirement)
         has_one = len(requirement.refs) > 1 or (block is not None and block.start is not None)
         return (count == 1 or not has_one) and not self.is_refused(requirement)
-
-    def use_cached(self, requirement: Requirement) -> Start | None:
-        """:meth:`use`; without cached quota the task comes again, and is counted then."""
-        now = time.monotonic()
-        start = self._use(requirement, now)
-        if start is not None:
-            self._demand.count(None, now)
-            self._demand.count(requirement, now)
-        return start
 
     def take(
         self, requirement: Requirement, receive: Callable[[Start | Exception | None], None]
@@ -223,6 +213,8 @@ class Quota:
         wait = None if block is None else block.use(now)
         if block is None or wait is None:
             return None
+        self._demand.count(None, now)
+        self._demand.count(requirement, now)
         if block.start is None:
             return Start(now + wait)
         block.start.move(now + wait)  # its task has the units to give back from now on
@@ -236,7 +228,7 @@ class Quota:
         """
         now = time.monotonic()
         most, demand = tuning.QUOTA_BATCH_SIZE, self._demand
-        is_fast = demand.recent(None, now) > most and demand.recent(requirement, now) <= most
+        is_fast = demand.recent_with(None, now) > most >= demand.recent_with(requirement, now)
         return is_fast and not self._has_block(requirement, now) and not any(self.queued())
 
     def _call(self, wants: Sequence[GateRequest]) -> LoopSteps[Reply]:
@@ -298,7 +290,7 @@ class Quota:
         self._blocks[requirement] = block
 
     def _want(self, requirement: Requirement, now: float) -> GateRequest:
-        times = max(1, self._demand.recent(requirement, now)) if len(requirement.refs) == 1 else 1
+        times = self._demand.recent_with(requirement, now) if len(requirement.refs) == 1 else 1
         return GateRequest(requirement, times)
 
     def _next_wants(
@@ -308,7 +300,7 @@ class Quota:
 
         None of them needs a limit and key that the call names already: blocks serve those.
         """
-        most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent(None, now) // 2)
+        most = min(tuning.QUOTA_BATCH_SIZE, self._demand.recent_with(None, now) // 2)
         taken = set(named)
         for requirement in requirements:
             if most <= 0:
@@ -325,10 +317,13 @@ class Quota:
                 continue
             try:
                 limits = self.limits_of(request)
-                if limits is not None and not (limits.slots or limits.settles):
-                    yield requirement_of(limits, request)
+                if limits is None or limits.slots or limits.settles:
+                    continue
+                requirement = requirement_of(limits, request)
             except (ThrottleError, NotComputedError):  # it is raised again at the gate
                 continue
+            if self.are_known(requirement):  # or the task will wait at the gate
+                yield requirement
 
 
 def _takes(requirement: Requirement, marks: Sequence[Sequence[int]]) -> Sequence[Taken]:

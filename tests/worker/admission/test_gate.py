@@ -100,7 +100,9 @@ class Bench:
             SimpleNamespace(holds=lambda _: False, end=self.ended.append),  # type: ignore[arg-type]
             outage=nothing,
             functions=FunctionCalls(self.throttle, nothing),
-            lookups=SimpleNamespace(by_name={}),  # type: ignore[arg-type]  # as far as it is used
+            lookups=SimpleNamespace(  # type: ignore[arg-type]  # as far as it is used
+                by_name={}, are_known=lambda _: True
+            ),
             delayed=SimpleNamespace(  # type: ignore[arg-type]  # notes what it is told
                 add=self._put_off,
                 end=self.brought.append,

@@ -15,7 +15,7 @@ from celery.worker import state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle import StoreError, Throttle, UnknownLimitError
+from celery_throttle import LimitByKey, StoreError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker import task_state
@@ -43,6 +43,7 @@ from celery_throttle.worker.tuning import (
 from celery_throttle.worker.tuning import QUOTA_BATCH_SIZE as BATCH
 from celery_throttle.worker.waiting import park
 from celery_throttle.worker.waiting.park import ParkingPolicy
+from tests.servers.server import wait_until
 
 MILLION = 1_000_000
 
@@ -72,7 +73,7 @@ class Bench:
                 monotonic=lambda: self.now, time=lambda: self.now, sleep=lambda _: None
             )
             monkeypatch.setattr(module, "time", clock)
-        limits = {
+        limits: dict[str, Any] = {
             "tenant": "1/m",
             "bulk": "100/s burst 200",
             "never": "1/h",
@@ -80,21 +81,26 @@ class Bench:
             "both": ["1/h burst 200", "1000/d using fixed-window"],
             "window": "1000/s using fixed-window",
             "ten": "10 at once",
+            "plan": LimitByKey("1/m", lambda _: "2/m"),
         }
         self.throttle = Throttle(app, limits=limits, url=url)
         self.throttle.register()
         self.waiting: list[Any] = []
         #: The calls that the timers make later.
         self.timers: list[Callable[[], None]] = []
-        timers: Any = SimpleNamespace(call_after=self._call_after)
+        timers: Any = SimpleNamespace(
+            call_after=self._call_after, call_soon=lambda call, *args: call(*args)
+        )
         calls = LoopCalls(IN_PLACE)
         self.refunds = Refunds(self.throttle, calls, timers, threading.RLock())
+        self.lookups = KeyLookups(self.throttle, timers, NOWHERE)
         self.quota = Quota(
             self.throttle,
             calls,
             self.refunds,
             queued=lambda: self.waiting,
             limits_of=partial(limits_of, self.throttle),
+            are_known=self.lookups.are_known,
         )
         self.calls = 0
         run = self.throttle.store.run
@@ -105,8 +111,8 @@ class Bench:
 
         monkeypatch.setattr(self.throttle.store, "run", counted)
 
-    def _call_after(self, _: float, call: Callable[[], None]) -> object:
-        self.timers.append(call)
+    def _call_after(self, _: float, call: Callable[..., None], args: Any = ()) -> object:
+        self.timers.append(partial(call, *args) if args else call)
         return call
 
     def book(self, request: Request, requirement: Requirement) -> None:
@@ -217,6 +223,42 @@ def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> Non
     # Each was taken once, and none twice.
     bench.now += 1
     assert [bench.take(tenant_of(tenant)) for tenant in range(6)] == [None] * 6
+
+
+def test_nothing_is_taken_ahead_of_a_key_whose_limit_is_not_looked_up_yet(bench: Bench) -> None:
+    """At the gate its task waits for the limit, longer than a unit taken ahead may be used."""
+
+    @bench.throttle.app.task(name="plan", throttle="plan:{tenant}", lazy=False, shared=False)
+    def plan(tenant: int) -> None: ...
+
+    required = Requirement((LimitRef("plan", "1"),), (MILLION,))
+    bench.make_busy()
+    bench.waiting = bench.requests(plan, range(1, 2))
+    assert bench.take(tenant_of(0)) == 0.0
+    assert bench.quota.use(required) is None
+    bench.lookups.note(required.refs[0])
+    wait_until(lambda: bench.lookups.are_known(required), "a limit that is in force")
+    assert bench.take(tenant_of(2)) == 0.0
+    assert bench.quota.use(required)
+
+
+def test_a_task_counts_once_however_often_it_comes_to_the_gate(bench: Bench) -> None:
+    """So many units are taken ahead as tasks started."""
+    bulk = one("bulk")
+    assert bench.quota.use(bulk) is None  # it is decided in the next round
+    bench.quota.fetch([bulk], [])
+    assert bench.quota.use(bulk)
+    assert bench.take(bulk) == 0.0
+    assert bench.quota._blocks[bulk].starts == 2
+
+
+def test_nothing_is_taken_ahead_of_tasks_that_are_further_apart_than_units_last(
+    bench: Bench,
+) -> None:
+    for _ in range(5):
+        assert bench.take(one("bulk")) == 0.0
+        assert bench.quota._blocks[one("bulk")].starts == 1
+        bench.now += 1.25 * HORIZON
 
 
 def test_a_worker_with_time_asks_for_each_task_alone(bench: Bench, task: Any) -> None:
