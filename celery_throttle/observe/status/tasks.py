@@ -16,7 +16,7 @@ from celery_throttle.observe.forecasts.reader import forecast_positions, forecas
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
-from celery_throttle.observe.status.stored import list_keys, read_stored, shown_ref
+from celery_throttle.observe.status.stored import list_keys, read_stored
 from celery_throttle.observe.values import Pause
 from celery_throttle.operations.lines import limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
@@ -183,7 +183,7 @@ def _explain_line(
         position=position,
         line_tasks=tasks,
         limits=tuple((ref.name, ref.key, cost) for ref, cost in needs if ref.name != FAN_OUT_NAME),
-        blocked_by=shown_ref(needs[index - 1][0]),
+        blocked_by=needs[index - 1][0],
         forecast=forecast,
         pauses=tuple(dict.fromkeys(chain(*(status.pauses for status in statuses)))),
         expires=at_time_or_none(expires),
