@@ -290,6 +290,8 @@ def task_text(status: TaskStatus, state: str | None = None) -> str:
         text += f", {ordinal(status.position)} of {status.line_tasks:,}"
     if status.blocked_by is not None:
         text += f", at {limit_text(*status.blocked_by)}"
+    else:
+        text += ", to end as revoked: another task waits in its stead"
     return text
 
 
