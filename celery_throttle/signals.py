@@ -17,8 +17,8 @@ that sends the signal, so it must return quickly. If it raises an error, Celery 
     sender: The task.
     request: Its request.
     wait: Seconds that the task spent in the line, or waited at the broker.
-    limit: The name of the limit that the task waited for last; "fan-out" if that was the end of the
-        pause of its fan-out.
+    limit: The name of the limit that the task waited for last; "@fan-out" if that was the end of
+        the pause of its fan-out.
     key: The encoded key of the limit, or None.
     position: The position in the line when the task joined it, from 1; 0 with
         ``throttle_waiting = "broker"``.

@@ -248,7 +248,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
                 "waiting list: lines that wait at the limit, by rank and virtual time",
             ),
             (
-                _KEYS.surplus("<queue>")[1],
+                _KEYS.surplus("<queue>", (), "")[1],
                 "zset",
                 "waiting list of the tasks that end as revoked (`throttle_keep_waiting`)",
             ),

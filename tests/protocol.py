@@ -307,10 +307,6 @@ class Protocol:
             for key in client.keys("{throttle}:waiting:*")
             for line in client.zrange(key, 0, -1)
         )
-        for queue in client.keys("{throttle}:messages:*"):
-            surplus = self.keys.surplus(queue.decode().partition(":messages:")[2])[0].encode()
-            if client.exists(surplus):
-                lines[surplus] = queue.decode()
         assert set(client.keys("{throttle}:line:*")) == set(lines), "a line that is not known"
         assert places == Counter(list(lines)), "a line waits at exactly one limit"
         tasks = Counter(dict.fromkeys(lines.values(), 0))

@@ -44,6 +44,10 @@ def wrap(
     raises :class:`~celery_throttle.Throttled` if the limits do not allow it in time. In a task that
     a worker runs, the error makes the task join its line.
 
+    A call ends when the function returns, and then releases its slots. If the function returns an
+    iterator, such as the stream of an SDK, the call ends when the iterator does, or is closed. If
+    nothing refers to the iterator any more, its slots are free within 30 seconds.
+
     Args:
         limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a
             dict of such limits by the quantity that they count, such as ``{"requests": ...,
@@ -169,7 +173,7 @@ class _FunctionExchange(Exchange[_Outcome]):
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
-        if isinstance(value, (Iterator, AsyncIterator)) and call.guard.reads_bodies:
+        if isinstance(value, (Iterator, AsyncIterator)):
             response.value = PassingItems(value, call)
             return True
         if response.error is None:
@@ -213,7 +217,11 @@ class PassingItems:
 
     def close(self) -> Any:
         """Close the iterator, and end the call."""
-        closed = self._items.close()
+        try:
+            closed = self._items.close()
+        except BaseException:
+            run_steps(self._call.finish())
+            raise
         if isawaitable(closed):
             return self._aclose(closed)
         run_steps(self._call.finish())

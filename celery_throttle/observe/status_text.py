@@ -29,6 +29,7 @@ from celery_throttle.observe.values import (
     Ungated,
     Usage,
 )
+from celery_throttle.store.keys import FAN_OUT_NAME
 
 _UNKNOWN = """\
 It does not wait in a line, and no worker has claimed it from one. Either
@@ -54,7 +55,7 @@ def ordinal(number: int) -> str:
 
 def limit_text(name: str, key: str | None = None) -> str:
     """Return ``"limit mail"``, ``"limit mail of key t7"``, ``"fan-out newsletter"``."""
-    if name == "fan-out" and key is not None:
+    if name == FAN_OUT_NAME and key is not None:
         return f"fan-out {format_key(key)}"
     return f"limit {name}" if key is None else f"limit {name} of key {format_key(key)}"
 
@@ -289,6 +290,8 @@ def task_text(status: TaskStatus, state: str | None = None) -> str:
         text += f", {ordinal(status.position)} of {status.line_tasks:,}"
     if status.blocked_by is not None:
         text += f", at {limit_text(*status.blocked_by)}"
+    else:
+        text += ", to end as revoked: another task waits in its stead"
     return text
 
 

@@ -9,6 +9,7 @@ from celery_throttle.limits.duration import pause_to_seconds
 from celery_throttle.limits.key import format_key
 from celery_throttle.observe.values import Change, LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
+from celery_throttle.store.keys import FAN_OUT_NAME
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -87,10 +88,9 @@ def describe_subject(limit: str) -> str:
 
     ``limit``: see :class:`~celery_throttle.Change`. Names and keys are shown as people write them.
     """
-    fan_out, _, name = limit.partition("fan-out ")
-    if name and not fan_out:
-        return f"fan-out {format_key(name)}"
     name, colon, key = limit.partition(":")
+    if name == FAN_OUT_NAME:
+        return f"fan-out {format_key(key)}"
     return f"{name}{colon}{format_key(key)}" if limit else "all limits"
 
 

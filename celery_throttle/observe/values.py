@@ -38,7 +38,7 @@ class Pause:
     """The pause of a limit, or of one key of it.
 
     Attributes:
-        limit: The name of the limit; ``"fan-out"`` for the pause of a fan-out, whose encoded name
+        limit: The name of the limit; ``"@fan-out"`` for the pause of a fan-out, whose encoded name
             is the key.
         key: The encoded key that is paused; None if the whole limit is paused.
         seconds: The seconds from now to the end of the pause; infinity if it has no end.
@@ -375,7 +375,8 @@ class Change:
             ``old`` and ``new``; ``"drain"``, ``"move"`` or ``"drop"`` of waiting tasks;
             ``"cancel"`` of a fan-out.
         limit: The name of the limit; for the change of a key, also ``:`` and the encoded key;
-            ``"fan-out "`` and the encoded name of a fan-out; empty for waiting tasks of all limits.
+            ``"@fan-out:"`` and the encoded name of a fan-out; empty for waiting tasks of all
+            limits.
         old: The text of the limits, the weight, or the length of a pause in microseconds, before
             the change. Empty if there was none.
         new: The same value after the change; or the number of tasks that were taken out of lines.

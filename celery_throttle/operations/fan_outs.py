@@ -7,7 +7,6 @@ from itertools import chain
 
 from celery_throttle.errors import UnknownFanOutError, shown
 from celery_throttle.limits.duration import ENDLESS_US, Duration, check_duration, to_us
-from celery_throttle.limits.key import encode_key
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys, fan_out_ref
@@ -22,11 +21,6 @@ RATE_SAMPLE_SECONDS = 5.0
 RATE_STALE_SECONDS = 10.0
 
 
-def fan_out_subject(name: str) -> str:
-    """Return a fan-out as the log of changes names it: ``"fan-out letters"``."""
-    return f"fan-out {encode_key(name)}"
-
-
 def pause_fan_out(keys: Keys, name: str, lasts: Duration | None, author: Author) -> Plan[None]:
     """Pause a fan-out, until it is resumed if ``lasts`` is None.
 
@@ -37,7 +31,7 @@ def pause_fan_out(keys: Keys, name: str, lasts: Duration | None, author: Author)
     us = ENDLESS_US if lasts is None else to_us(check_duration(lasts, "a pause"))
     ref = fan_out_ref(name)
     names = [*keys.pause_change(ref), keys.fan_out(name)]
-    args: list[Argument] = ["", us, fan_out_subject(name), "", author.pack()]
+    args: list[Argument] = ["", us, keys.field(ref), "", author.pack()]
     paused: int = yield Call(script("pause"), names, args)
     if paused < 0:
         raise unknown_fan_out_error(name)
@@ -47,7 +41,7 @@ def resume_fan_out(keys: Keys, name: str, author: Author) -> Plan[None]:
     """Lift the pause of a fan-out, if there is one; its lines are decided again in any case."""
     ref = fan_out_ref(name)
     names = [*keys.pause_change(ref), keys.waiting_lists(ref)]
-    yield Call(script("resume"), names, ["", fan_out_subject(name), ref.key or "", author.pack()])
+    yield Call(script("resume"), names, ["", keys.field(ref), ref.key or "", author.pack()])
 
 
 def outcomes_call(record: str, outcomes: Iterable[tuple[str, str]]) -> Call:

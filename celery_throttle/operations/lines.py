@@ -103,14 +103,18 @@ class WithdrawPlans:
         return self.ref.name, "" if self.ref.key is None else self.keys.field(self.ref)
 
     def lines(self, queue: str) -> Plan[dict[str, int]]:
-        """Return the lines of a queue, and how many tasks wait in each."""
+        """Return the lines of a queue, and how many tasks wait in each.
+
+        Surplus lines come first: their tasks have been replaced by those of the others.
+        """
         rows = yield from _scan(self.keys.queue(queue).lines, "lines", self._filter)
+        rows.sort(key=lambda row: bool(row[2]))
         return {line.decode(): count for line, count, *_ in rows}
 
     def limits_of_lines(self, queue: str) -> Plan[list[tuple[int, list[str]]]]:
         """Return of each line of a queue how many tasks wait, and the names of its limits."""
         rows = yield from _scan(self.keys.queue(queue).lines, "lines", self._filter)
-        return [(count, [name.decode() for name in names]) for _, count, *names in rows]
+        return [(count, [name.decode() for name in names]) for _, count, _, *names in rows]
 
     def count_quarantined(self, queue: str) -> Plan[int]:
         """Return the number of tasks of a queue that are in quarantine."""

@@ -106,7 +106,7 @@ class LineTasks:
         if self.temporary:
             names.append(keys.temporary_queues)
         if self.kept:
-            names += keys.surplus(self.queue)
+            names += keys.surplus(self.queue, self.refs, self.task_name)
         return names
 
     def arguments(self, keys: Keys) -> list[Argument]:

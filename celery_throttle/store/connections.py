@@ -33,20 +33,6 @@ class _LoopConnection:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class _IdleConnections:
-    """The open blocking connections of this process that serve no call, by node."""
-
-    def __init__(self) -> None:
-        self._by_node: dict[str, deque[Connection]] = {}
-        self._pid = os.getpid()
-
-    def at(self, node: str) -> deque[Connection]:
-        """Return those to a node, to take from and to add to."""
-        if self._pid != os.getpid():
-            self._by_node, self._pid = {}, os.getpid()
-        return self._by_node.setdefault(node, deque())
-
-
 class _Idle(NamedTuple):
     """The idle connections to one node, for a process and a generation of the servers.
 
@@ -77,8 +63,10 @@ class Connections:
         #: Those of the stores of the same cluster, these included.
         self.cluster: list[Connections] = [] if beside is None else beside.cluster
         self.cluster.append(self)
-        shared = None if beside is None else beside._all_idle  # noqa: SLF001  # of this class
-        self._all_idle: _IdleConnections = shared or _IdleConnections()
+        #: The open connections that serve no call, by process and node.
+        self._all_idle: dict[tuple[int, str], deque[Connection]] = (
+            {} if beside is None else beside._all_idle  # noqa: SLF001  # of this class
+        )
         #: Those to the node that was called last; the node is "" if there was no call yet.
         self._idle = _Idle(-1, -1, "", deque())
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
@@ -122,8 +110,16 @@ class Connections:
     def open(self) -> Connection:
         """Open a connection."""
         connection: Connection = run_steps(self._find())
-        connection.idle = self._all_idle.at(str(connection.address))
+        connection.idle = self._idle_at(str(connection.address))
         return connection
+
+    def _idle_at(self, node: str) -> deque[Connection]:
+        """Return the idle connections of this process to a node, to take from and to add to."""
+        pid = os.getpid()
+        for key in list(self._all_idle):  # other threads may add some
+            if key[0] != pid:  # of the process before a fork
+                self._all_idle.pop(key, None)
+        return self._all_idle.setdefault((pid, node), deque())
 
     def _follow_servers(self) -> _Idle:
         """Return the idle connections to the node in charge, which are used from now on.
@@ -132,7 +128,7 @@ class Connections:
         """
         generation = self.servers.generation  # first: a change of the node comes before it
         node, before = self.servers.node, self._idle
-        self._idle = idle = _Idle(os.getpid(), generation, node, self._all_idle.at(node))
+        self._idle = idle = _Idle(os.getpid(), generation, node, self._idle_at(node))
         if all(one.servers.node != before.node for one in self.cluster):
             _close_all(before.connections)
         return idle
@@ -217,13 +213,14 @@ class Connections:
         if connection is None:
             self.breaker.trip(unavailable)
             raise unavailable from error
-        self.servers.report_lost(connection)
+        has_timed_out = isinstance(error, (TimeoutError, BlockingIOError))
         for one in self._at(connection):
-            if isinstance(error, (TimeoutError, BlockingIOError)):
+            if has_timed_out or one is self:
                 one.servers.report_lost(connection)
-                one.breaker.trip(unavailable)
             else:
                 one.servers.start_generation(connection)
+            if has_timed_out:
+                one.breaker.trip(unavailable)
         raise unavailable from error
 
     def close(self) -> None:

@@ -27,6 +27,9 @@ DEFAULT_PREFIX = "{throttle}"
 #: beside limits in a line, but has no limit and is never defined. No user can give this name.
 FAN_OUT_NAME = "@fan-out"
 
+#: Where surplus tasks wait; no user can give this name either.
+_SURPLUS = LimitRef("@surplus", None)
+
 #: The number of parts into which the tasks of a fan-out are divided, by their ids.
 FAN_OUT_NUMBERS = 64
 
@@ -301,6 +304,6 @@ class Keys:
             digest.update(data)
         return f"{self.prefix}:line:{digest.hexdigest()}"
 
-    def surplus(self, queue: str) -> tuple[str, str]:
-        """Return the surplus line of a queue, and its waiting list; see ``line_data.lua``."""
-        return self.line(queue, ()), self.waiting_list(queue, LimitRef("@surplus", None))
+    def surplus(self, queue: str, refs: Sequence[LimitRef], task: str) -> tuple[str, str]:
+        """Return the surplus line of a line, and its waiting list; see ``line_data.lua``."""
+        return self.line(queue, (*refs, _SURPLUS), task), self.waiting_list(queue, _SURPLUS)

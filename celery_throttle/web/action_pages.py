@@ -16,8 +16,7 @@ from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.status_text import ref_text
 from celery_throttle.observe.text import describe_subject
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.fan_outs import fan_out_subject
-from celery_throttle.store.keys import Keys
+from celery_throttle.store.keys import Keys, fan_out_ref
 from celery_throttle.web.actions import (
     FAN_OUT_ACTIONS,
     LIMIT_ACTIONS,
@@ -65,7 +64,7 @@ def _read_limit(site: Site, name: str) -> _Subject:
 
 def _read_fan_out(site: Site) -> _Subject:
     name = request.values.get("name", "")
-    handle, logged = site.throttle.fan_out_named(name), fan_out_subject(name)
+    handle, logged = site.throttle.fan_out_named(name), Keys.field(fan_out_ref(name))
     page, fields = {"search": name}, {"name": name}
     return _Subject(handle, describe_subject(logged), logged, "fan_outs", page, fields)
 

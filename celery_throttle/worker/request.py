@@ -17,10 +17,12 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.operations.fan_outs import DONE, FAILED
 from celery_throttle.tasks.messages.packing import REPUBLISHED_HEADER
 from celery_throttle.tasks.messages.publishing import remove_broker_headers
 from celery_throttle.tasks.step_out import TaskThrottled
+from celery_throttle.tasks.task import limits_to_send
 from celery_throttle.worker.admission.gates import gate_of
 from celery_throttle.worker.admission.request_limits import pass_units
 from celery_throttle.worker.claims.outcomes import OUTCOMES
@@ -38,7 +40,8 @@ class GatedRequest:
 
     Celery subclasses a task's request class and overrides ``execute_using_pool`` and ``on_success``
     there, so each subclass that has its own is wrapped. An app without a gate may have this class
-    too, as a task's class may be registered with several apps; there it does nothing.
+    too, as a task's class may be registered with several apps. There it runs the tasks; but it
+    fails one that has limits if no app of the process has them.
     """
 
     throttle_state: TaskState
@@ -124,6 +127,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
     def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
         gate = gate_of(self)
         if gate is None:
+            _check_app(self)
             return inner(self, pool, **kwargs)
         task = self.throttle_state
         in_strategy = task.status is Status.IN_STRATEGY
@@ -152,6 +156,16 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
             raise StoppedAtGateError(self.id) from error
 
     return execute_using_pool
+
+
+def _check_app(request: Any) -> None:
+    """Fail a task that has limits, if its app has none and nor has another app of the process."""
+    if getattr(request.app, "throttle", None) is None:
+        try:
+            limits_to_send(request.app, request.task)
+        except ConfigurationError as error:
+            fail(request, error)
+            raise StoppedAtGateError(request.id) from error
 
 
 def _give_to_strategy(request: Any, strategy: Callable[[Any, Any], None]) -> None:

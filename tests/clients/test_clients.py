@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -605,23 +606,69 @@ def test_what_cannot_be_wrapped(limiter: Limiter) -> None:
         wrap(limiter["api"], print, answer="x")  # type: ignore[arg-type]  # that is the point
 
 
-def test_a_slot_is_held_while_items_that_tell_the_usage_are_read(limiter: Limiter) -> None:
-    async def stream() -> Any:
-        yield "a"
-        yield "b"
+async def letters() -> AsyncIterator[str]:
+    yield "a"
+    yield "b"
 
-    tells: Any = {"usage": lambda _: {}}
-    items = wrap(limiter["pool"], lambda: iter("ab"), **tells)()
+
+@pytest.mark.parametrize("options", [{}, {"usage": lambda _: {}}], ids=["plain", "usage"])
+def test_a_slot_is_held_until_the_items_of_a_stream_have_been_read(
+    limiter: Limiter, options: dict[str, Any]
+) -> None:
+    items = wrap(limiter["pool"], lambda: iter("ab"), **options)()
     left = [limiter["pool"].peek(0).remaining for _ in items]
     assert [*left, limiter["pool"].peek(0).remaining] == [1, 1, 2]
 
     async def read() -> None:
-        items = wrap(limiter["pool"], stream, **tells)()
+        items = wrap(limiter["pool"], letters, **options)()
         left = [limiter["pool"].peek(0).remaining async for _ in items]
         assert left == [1, 1]
         await limiter.store.aclose()
 
     asyncio.run(read())
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+def test_a_slot_is_held_until_a_stream_is_closed(limiter: Limiter) -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(9)
+
+    items: Any = wrap(limiter["pool"], numbers)()
+    assert next(items) == 0
+    assert limiter["pool"].peek(0).remaining == 1
+    items.close()
+    assert limiter["pool"].peek(0).remaining == 2
+
+    with wrap(limiter["pool"], open)(__file__, encoding="utf-8") as file:
+        assert file.readline()
+        assert limiter["pool"].peek(0).remaining == 1
+    assert limiter["pool"].peek(0).remaining == 2
+
+    async def aclose() -> None:
+        items: Any = wrap(limiter["pool"], letters)()
+        assert await anext(items) == "a"
+        assert limiter["pool"].peek(0).remaining == 1
+        await items.aclose()
+        await limiter.store.aclose()
+
+    asyncio.run(aclose())
+    assert limiter["pool"].peek(0).remaining == 2
+
+
+def test_a_stream_that_cannot_be_closed_releases_its_slot(limiter: Limiter) -> None:
+    class Stream:
+        def __iter__(self) -> Iterator[str]:
+            return self
+
+        def __next__(self) -> str:
+            return "a"
+
+        def close(self) -> None:
+            raise OSError("broken pipe")
+
+    items: Any = wrap(limiter["pool"], Stream)()
+    with pytest.raises(OSError, match="broken pipe"):
+        items.close()
     assert limiter["pool"].peek(0).remaining == 2
 
 

@@ -21,6 +21,16 @@ from celery_throttle import (
     Throttled,
     throttled,
 )
+from celery_throttle.clients.profiles import (
+    AZURE_OPENAI,
+    DEEPSEEK,
+    GROQ,
+    MISTRAL,
+    OPENAI,
+    TOGETHER,
+)
+from celery_throttle.clients.profiles.profile import Profile
+from celery_throttle.clients.sdks.http import openai_profile
 from tests.clients.vendors import Anthropic, OpenAI, Reply
 
 LIMITS = {
@@ -424,3 +434,39 @@ def test_a_call_that_is_cancelled_costs_a_request_only(
     asyncio.run(cancelled())
     answered.set()
     assert (taken(limiter, "requests"), taken(limiter, "tokens")) == (1, 0)
+
+
+AZURE: Any = {"api_key": "x", "api_version": "1", "azure_endpoint": "https://gateway.example.com"}
+
+
+@pytest.mark.parametrize("kind", [openai.OpenAI, openai.AsyncOpenAI])
+@pytest.mark.parametrize(
+    ("host", "profile"),
+    [
+        ("api.openai.com", OPENAI),
+        ("gateway.example.com", OPENAI),
+        ("shop.openai.azure.com", AZURE_OPENAI),
+        ("shop.services.ai.azure.com", AZURE_OPENAI),
+        ("shop.openai.azure.us", AZURE_OPENAI),
+        ("api.groq.com", GROQ),
+        ("api.mistral.ai", MISTRAL),
+        ("api.together.xyz", TOGETHER),
+        ("api.together.ai", TOGETHER),
+        ("api.deepseek.com", DEEPSEEK),
+        ("notgroq.com", OPENAI),
+        ("together.example.com", OPENAI),
+        ("gateway.example.com/azure.com", OPENAI),
+    ],
+)
+def test_the_host_of_a_client_of_openai_selects_the_profile(
+    kind: Any, host: str, profile: Profile
+) -> None:
+    assert openai_profile(kind(api_key="x", base_url=f"https://{host}/openai/v1")) is profile
+
+
+def test_a_client_of_the_class_for_azure_has_its_profile_at_any_host() -> None:
+    class Company(openai.AzureOpenAI):
+        """One of a user."""
+
+    for kind in (openai.AzureOpenAI, openai.AsyncAzureOpenAI, Company):
+        assert openai_profile(kind(**AZURE)) is AZURE_OPENAI

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ LIMITS = {
     "global": "1000/d burst 50",
     "tenant": "1000/d burst 2",
     "learned": "adaptive 10..1000/s burst 1000",
+    "pool": "2 at once",
 }
 SECONDS = 300
 
@@ -120,3 +122,22 @@ def test_a_global_limit_and_that_of_a_tenant(
     assert limiter["global"].peek(0).remaining == 50 - 3
     assert limiter["tenant", "b"].peek(0).remaining == 1
     assert api.statuses() == [200] * 3
+
+
+def test_a_slot_is_held_until_the_stream_of_an_sdk_is_closed(limiter: Limiter) -> None:
+    is_closed = threading.Event()
+
+    def events() -> Iterator[tuple[str, Any]]:
+        yield "", {"choices": [{"delta": {"content": "hi"}}]}
+        is_closed.wait(30)
+
+    api = OpenAI({"requests": 6_000_000})
+    api.replies = [Reply(events=events())]
+    with openai.OpenAI(api_key="x", base_url=f"{api.url}/v1", max_retries=0) as client:
+        create: Any = wrap(limiter["pool"], client.chat.completions.create)
+        with create(model="m", messages=[], stream=True) as stream:
+            assert next(stream).choices[0].delta.content == "hi"
+            assert limiter["pool"].peek(0).remaining == 1
+        assert limiter["pool"].peek(0).remaining == 2
+    is_closed.set()
+    api.close()

@@ -6,10 +6,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_throttle.observe.status_text import change_text
-from celery_throttle.observe.text import amount, count, describe_change
+from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.status_text import change_text, limit_text
+from celery_throttle.observe.text import amount, count, describe_change, describe_subject
 from celery_throttle.observe.values import Change
 from celery_throttle.operations.author import Author
+from celery_throttle.store.keys import Keys, fan_out_ref
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,16 @@ def test_a_change_with_an_end() -> None:
     )
     assert describe_change(change) == "api: 20/s for 1 h instead of 10/s by ann"
     assert change_text(change) == "10/s -> 20/s for 1 h"
+
+
+@pytest.mark.parametrize(
+    ("ref", "of_status", "of_change"),
+    [
+        (LimitRef("fan-out", None), "limit fan-out", "fan-out"),
+        (LimitRef("fan-out", "t%207"), "limit fan-out of key t 7", "fan-out:t 7"),
+        (fan_out_ref("letters 2"), "fan-out letters 2", "fan-out letters 2"),
+    ],
+)
+def test_a_limit_may_have_the_name_fan_out(ref: LimitRef, of_status: str, of_change: str) -> None:
+    assert limit_text(*ref) == of_status
+    assert describe_subject(Keys.field(ref)) == of_change

@@ -123,7 +123,7 @@ def test_a_newer_task_of_higher_priority_comes_first(lines: Protocol) -> None:
 def test_surplus_tasks_leave_although_the_server_has_lost_a_key(lines: Protocol, kind: str) -> None:
     lines.park("other", ["api"], queue="q", may_run=False)
     park(lines, Kept.NEWEST, *"abc")
-    line, waiting = lines.keys.surplus("q")
+    line, waiting = lines.keys.surplus("q", lines.require(ONE_KEY).refs, "task")
     due = lines.keys.queue("q").due
     lines.client.delete({"line": line, "waiting": waiting, "due": due}[kind])
     ended: list[str] = []

@@ -23,8 +23,8 @@ from celery_throttle.observe.merged import merge
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.fan_outs import fan_out_subject, pause_fan_out, resume_fan_out
-from celery_throttle.store.keys import FAN_OUT_NUMBERS
+from celery_throttle.operations.fan_outs import pause_fan_out, resume_fan_out
+from celery_throttle.store.keys import FAN_OUT_NUMBERS, Keys, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -172,7 +172,7 @@ class FanOut:
                         seen(cancelled + of_part)
             finally:
                 if of_part:
-                    what, subject = count(of_part, "task"), fan_out_subject(self.name)
+                    what, subject = count(of_part, "task"), Keys.field(fan_out_ref(self.name))
                     part.limits.note_removal("cancel", subject, what, author)
             cancelled += of_part
         self._mark_revoked()

@@ -41,9 +41,10 @@ class ThrottleHandle(LimitHandle):
         """Send waiting tasks back to the broker, to the queues in whose lines they wait.
 
         The tasks of a line are sent in its order, one line after the other, with the headers,
-        properties and bodies that they had. Tasks that begin to wait during the call, and claimed
-        tasks, stay. Workers may run during the call: if they still enforce the limits, they park
-        the tasks again.
+        properties and bodies that they had. Tasks that ``throttle_keep_waiting`` has replaced, and
+        that no worker has ended yet, are sent before the others. Tasks that begin to wait during
+        the call, and claimed tasks, stay. Workers may run during the call: if they still enforce
+        the limits, they park the tasks again.
 
         If the call is interrupted, the tasks that it has not sent wait again: at once, or, if the
         process was killed, when a lease (``throttle_lease``) has run out. Up to 100 tasks may then

@@ -25,18 +25,22 @@ from celery_throttle.clients.profiles.models import (
 )
 from celery_throttle.clients.profiles.profile import Profile
 
-#: The vendors that copy OpenAI's API, by a part of the address.
-_COMPATIBLE = {
+#: The profiles of APIs that are called by openai's clients, by domain. Azure has several clouds.
+_PROFILES = {
+    "azure.com": AZURE_OPENAI,
+    "azure.us": AZURE_OPENAI,
+    "azure.cn": AZURE_OPENAI,
     "groq.com": GROQ,
     "mistral.ai": MISTRAL,
-    "together.": TOGETHER,
+    "together.ai": TOGETHER,
+    "together.xyz": TOGETHER,
     "deepseek.com": DEEPSEEK,
 }
 
 
 def throttle_openai(client: Any, limits: GuardedLimits, **options: Any) -> Any:
     """Return a client like one of openai that acquires limits; see ``throttled()``."""
-    return _throttle_stainless(client, limits, _openai_profile(client), options)
+    return _throttle_stainless(client, limits, openai_profile(client), options)
 
 
 def throttle_anthropic(client: Any, limits: GuardedLimits, **options: Any) -> Any:
@@ -44,11 +48,12 @@ def throttle_anthropic(client: Any, limits: GuardedLimits, **options: Any) -> An
     return _throttle_stainless(client, limits, ANTHROPIC, options)
 
 
-def _openai_profile(client: Any) -> Profile:
-    host = str(client.base_url)
-    if "Azure" in type(client).__name__:
+def openai_profile(client: Any) -> Profile:
+    """Return the profile of the API that a client of openai calls."""
+    if any("Azure" in kind.__name__ for kind in type(client).__mro__):  # at any host
         return AZURE_OPENAI
-    return next((found for part, found in _COMPATIBLE.items() if part in host), OPENAI)
+    domain = ".".join(client.base_url.host.split(".")[-2:])
+    return _PROFILES.get(domain, OPENAI)
 
 
 def _throttle_stainless(

@@ -29,7 +29,6 @@ from celery_throttle.observe.values import ApiRefusal, Change, LimitStatus, Orig
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.keys import FAN_OUT_NAME
 
 #: Names of the layers of definitions, by those in ``records.lua``.
 _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
@@ -243,12 +242,7 @@ def _read_pauses(ref: LimitRef, paused_us: int, origin: str, now: int) -> tuple[
     until = None if seconds == inf else at_time(now + paused_us)
     since, _, about = origin.partition(" ")
     author = Author.unpack(about)
-    return (Pause(*shown_ref(ref), seconds, until, at_time_or_none(float(since or 0)), author),)
-
-
-def shown_ref(ref: LimitRef) -> tuple[str, str | None]:
-    """Return name and key as values of the status have them."""
-    return ("fan-out" if ref.name == FAN_OUT_NAME else ref.name), ref.key
+    return (Pause(*ref, seconds, until, at_time_or_none(float(since or 0)), author),)
 
 
 def read_changes(

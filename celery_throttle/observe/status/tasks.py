@@ -16,7 +16,7 @@ from celery_throttle.observe.forecasts.reader import forecast_positions, forecas
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
-from celery_throttle.observe.status.stored import list_keys, read_stored, shown_ref
+from celery_throttle.observe.status.stored import list_keys, read_stored
 from celery_throttle.observe.values import Pause
 from celery_throttle.operations.lines import limit_names, waiting_queues
 from celery_throttle.operations.plan import Plan
@@ -50,7 +50,8 @@ class TaskStatus:
         line_tasks: The number of tasks in the line.
         limits: The limits that the task needs, as triples: limit, encoded key or None, and cost in
             units.
-        blocked_by: The limit, and the encoded key or None, at which the line waits.
+        blocked_by: The limit, and the encoded key or None, at which the line waits. None for a task
+            that ``throttle_keep_waiting`` has replaced: the next free process ends it as revoked.
         forecast: When the task is expected to start: the forecast of the tasks of its line up to
             this one.
         pauses: The pauses of these limits and keys, and of the fan-out of the task.
@@ -174,19 +175,23 @@ def _explain_line(
         (observer.keys.field_ref(field.decode()), float(cost) / MILLION)
         for field, cost in zip(costs[::2], costs[1::2], strict=True)
     ]
-    statuses = yield from read_stored(observer, [ref for ref, _ in needs])
-    queue = status.queue or ""
-    forecast = yield from forecast_task(observer, queue, line, position, queues)
-    return replace(
+    status = replace(
         status,
         task=name_of(message),
         position=position,
         line_tasks=tasks,
         limits=tuple((ref.name, ref.key, cost) for ref, cost in needs if ref.name != FAN_OUT_NAME),
-        blocked_by=shown_ref(needs[index - 1][0]),
+        expires=at_time_or_none(expires),
+    )
+    if not index:
+        return status
+    statuses = yield from read_stored(observer, [ref for ref, _ in needs])
+    forecast = yield from forecast_task(observer, status.queue or "", line, position, queues)
+    return replace(
+        status,
+        blocked_by=needs[index - 1][0],
         forecast=forecast,
         pauses=tuple(dict.fromkeys(chain(*(status.pauses for status in statuses)))),
-        expires=at_time_or_none(expires),
     )
 
 

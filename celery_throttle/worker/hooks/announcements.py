@@ -20,7 +20,6 @@ from celery.utils.log import get_logger
 from celery_throttle import signals
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status.stored import shown_ref
 from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
@@ -173,13 +172,12 @@ def announce_end_of_wait(request: Any) -> float:
     wait: Wait | None = request.throttle_state.end_wait()
     if wait is None:
         return 0.0
-    limit, key = shown_ref(wait.ref)
     signals.task_released.send(
         sender=request.task,
         request=request,
         wait=wait.seconds,
-        limit=limit,
-        key=key,
+        limit=wait.ref.name,
+        key=wait.ref.key,
         position=wait.position,
     )
     return wait.seconds

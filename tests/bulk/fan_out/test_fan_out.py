@@ -150,14 +150,17 @@ def test_a_paused_fan_out_waits_for_nothing_else(app: Any) -> None:
     assert sorted(claim(app, 1)) == [f"other {n}".encode() for n in range(5)]
     assert paused.forecast().waiting == 5  # its queue is found though nothing waits for a limit
     found = app.throttle.explain("0")
-    assert (found.blocked_by, found.limits) == (("fan-out", "nightly"), (("api", None, 1.0),))
+    assert (found.blocked_by, found.limits) == (
+        ("@fan-out", "nightly"),
+        (("api", None, 1.0),),
+    )
     assert [(one.limit, one.key, one.author.by) for one in found.pauses] == [
-        ("fan-out", "nightly", "ann")
+        ("@fan-out", "nightly", "ann")
     ]
     paused.resume(by="bob")
     assert sorted(claim(app, 11)) == [str(n).encode() for n in range(5)]
     changes = [(one.action, one.limit) for one in app.throttle.changes(most=2)]
-    assert changes == [("resume", "fan-out nightly"), ("pause", "fan-out nightly")]
+    assert changes == [("resume", "@fan-out:nightly"), ("pause", "@fan-out:nightly")]
 
 
 def test_each_set_of_keys_has_a_line(app: Any, client: Any) -> None:

@@ -76,7 +76,8 @@ class Site:
             identity=packing.identity(fields["id"], fields),
             **options,
         )
-        lines = [LineTasks(self.throttle.qualify(queue), [task])]
+        queue, name = self.throttle.qualify(queue), fields["task"]
+        lines = [LineTasks(queue, [task], kept=limits.kept, task_name=name)]
         plan = park(self.throttle.plans, lines, remember=60.0)
         ((outcome, *_),) = self.throttle.run_plan(plan)
         return str(outcome.decode())

@@ -27,9 +27,9 @@ local function note_in_totals(name, field, text)
   redis.pcall('HSET', KEYS[#KEYS] .. name, field, text)
 end
 
--- Increase the same total of each limit of a descriptor.
+-- Increase the same total of each limit of a descriptor. Surplus tasks were counted when they left their line.
 local function increase_totals(descriptor, counter, amount)
-  for _, limit_keys in ipairs(descriptor.limits) do
+  for _, limit_keys in ipairs(descriptor.limits[0] and {} or descriptor.limits) do
     increase_total(limit_keys[NAME], counter, amount)
   end
 end

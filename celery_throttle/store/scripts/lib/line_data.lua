@@ -27,16 +27,16 @@
 --   key_caps   for each limit with `max-keys`: {its key cap, entries}. Nil if none had it when the line began: then
 --              the line is not counted
 --   fan_out    record of the fan-out whose tasks the line holds; nil if none
---   surplus    {line, waiting list} of the surplus tasks of the queue, if of the tasks of this line only one may wait; nil
---              if all may
+--   surplus    {surplus line of this line, its waiting list}, if of the tasks of this line only one may wait; nil if all
+--              may
 --   temporary  the zset of `heartbeat.lua`, if the broker deletes the queue with its last consumer; nil if not
 --   weight     of the line, when it was loaded last; nil for 1
 -- If the server has lost a descriptor, only the waiting list is known: `limits` then has nothing but that at index 0.
 -- Other lost keys are rebuilt, see `repair.lua`.
 --
--- The surplus line of a queue has the tasks that are to end as revoked, as another one of their line waits in their stead.
--- It has no descriptor and no limits, so it is always due, and its tasks are claimed without units. Only rows tell that
--- the server has lost it. A list of overdue lines leaves it out: of its tasks, none is to run.
+-- The surplus line of a line has the tasks that are to end as revoked, as another one of their line waits in their stead.
+-- Its descriptor has the limits of that line, but it waits at none of them: the index is 0, and `limits` has at index 0
+-- the waiting list of all surplus lines of the queue, which is always due. Its tasks are claimed without units.
 --
 -- The server does not roll back a script that fails in the middle, for example for a missing right. So a script
 -- writes a task to where it goes before it takes the task from where it was, and the row of the task last of all that
@@ -51,7 +51,7 @@ local NAME, FIELD, STATE, ENTRIES, PAUSE, KEY_PAUSE = 1, 2, 3, 4, 5, 6
 local BACKLOG, WAITING, WAITING_LISTS, WAITING_LIST_INDEX = 7, 8, 9, 10
 
 -- Positions in a row. `position` is that of the task when it joined its line. `settles`: true if its run corrects its
--- costs, else nil. `surplus`: the waiting list of the surplus line, if it is to end as revoked, else nil.
+-- costs, else nil. `surplus`: true if it is to end as revoked, else nil.
 local LINE, COSTS, EXPIRES, PARKED, MESSAGE, SCORE, KEY_CAPS, POSITION, SETTLES, SURPLUS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 -- The scores of tasks in a line and of lines in a waiting list begin with a rank: 8 bits from the priority of a task;

@@ -55,7 +55,7 @@ end
 -- A task has joined a line that has no entry in its queue; see `join_line`.
 local function begin_line(line, descriptor, is_alone, wait, bottleneck) -- rare
   local queue = descriptor.queue
-  if descriptor.limits[1] then
+  if not descriptor.limits[0] then
     if is_alone then
       count_in_key_caps(descriptor, 1)
     else
@@ -67,10 +67,13 @@ local function begin_line(line, descriptor, is_alone, wait, bottleneck) -- rare
     end
     attach_line(line, descriptor, math.max(1, bottleneck), wait)
   elseif is_alone then
-    -- A task comes back that is surplus, or whose descriptor was lost: only the waiting list is known.
+    -- A task comes back that is surplus, or whose descriptor was lost.
     local waiting = descriptor.limits[0][WAITING]
     enter_list(waiting, line, descriptor)
     redis.call('ZADD', queue[DUE], now, waiting)
+    if descriptor.limits[1] then
+      redis.call('HSET', queue[LINES], line, pack_descriptor(0, descriptor))
+    end
   else
     update_rank(descriptor.limits[0][WAITING], line, descriptor)
   end
@@ -130,7 +133,7 @@ local function join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   return limit_index
 end
 
--- Let a task of a line end as revoked: write it to the surplus line. The caller removes it from its own line. Returns
+-- Let a task of a line end as revoked: write it to the surplus line of the line. The caller removes it from its own line. Returns
 -- false if its row cannot be read.
 local function add_surplus(descriptor, id, score, packed) -- rare
   local queue, row = descriptor.queue, unpack_row(packed)
@@ -138,10 +141,12 @@ local function add_surplus(descriptor, id, score, packed) -- rare
     return false
   end
   local surplus, waiting = unpack(descriptor.surplus)
-  row[LINE], row[KEY_CAPS], row[SETTLES], row[SURPLUS] = surplus, false, false, waiting
+  row[LINE], row[KEY_CAPS], row[SETTLES], row[SURPLUS] = surplus, false, false, true
   -- In this order, so that a claim clears away what a script that fails here leaves.
   redis.call('ZADD', queue[DUE], 'NX', now, waiting)
   redis.call('ZADD', waiting, 'NX', 0, surplus)
+  local limits = { [0] = { [WAITING] = waiting }, unpack(descriptor.limits) }
+  redis.call('HSET', queue[LINES], surplus, pack_descriptor(0, { queue = queue, limits = limits }))
   redis.call('ZADD', surplus, score, id)
   update_rank(waiting, surplus, descriptor)
   redis.call('HSET', queue[MESSAGES], id, cmsgpack.pack(row))

@@ -1,10 +1,10 @@
 -- repair.lua: rebuilds what the server has lost of the lines of a queue.
--- Rows tell which tasks wait in a line, and which are surplus; descriptors tell which lines wait at a limit. Returns a
+-- Rows tell which tasks wait in a line; descriptors tell which lines wait at a limit. Returns a
 -- function of the queue, and of a line that has lost its tasks and got new ones since; nil if there is none.
 
 return function(queue, refilled)
   local found, lost, incomplete = redis.call('HGETALL', queue[LINES]), {}, {}
-  local surplus, known_tasks = {}, 0
+  local known_tasks = 0
   for i = 1, #found, 2 do
     local line = found[i]
     local limit_index, descriptor = unpack_descriptor(found[i + 1])
@@ -15,7 +15,9 @@ return function(queue, refilled)
       incomplete[waiting] = true
     end
     if incomplete[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
-      register_list(limit_keys, queue)
+      if limit_index > 0 then
+        register_list(limit_keys, queue)
+      end
       redis.call('ZADD', queue[DUE], now, waiting)
     end
     local tasks = redis.call('ZCARD', line)
@@ -32,19 +34,11 @@ return function(queue, refilled)
       local row = unpack_row(rows[2][i + 1])
       if row and lost[row[LINE]] then
         redis.call('ZADD', row[LINE], row[SCORE], rows[2][i])
-      elseif row and row[SURPLUS] then
-        redis.call('ZADD', row[LINE], row[SCORE], rows[2][i])
-        surplus[row[LINE]] = row[SURPLUS]
       end
     end
     cursor = rows[1] ~= '0' and rows[1]
   end
 
-  for line, waiting in pairs(surplus) do
-    redis.call('ZADD', queue[DUE], 'NX', now, waiting)
-    redis.call('ZADD', waiting, 'NX', 0, line)
-    update_rank(waiting, line, {})
-  end
   for line, parts in pairs(lost) do
     local descriptor, limit_keys = unpack(parts)
     if redis.call('EXISTS', line) == 0 then

@@ -2,8 +2,8 @@
 -- the order of `waiting_lists.lua`. A line that is served is a table:
 --   name, queue, waiting   the line, the keys of its queue, and the waiting list
 --   score, rival           its score in the list, and the score of the line after it; see `next_line`
---   limit_index, descriptor, packed    see `line_data.lua`; the index is 0 if the server has lost the descriptor, or it
---                          cannot be read
+--   limit_index, descriptor, packed    see `line_data.lua`; the index is 0 of a surplus line, and if the server has lost
+--                          the descriptor, or it cannot be read
 --   requirements, undefined    see `load_requirements`
 --   slot_keys              of the slots that each task takes, nil if it takes none
 --   entries                ids and scores of its first tasks
@@ -290,7 +290,7 @@ local function serve_line(queue, waiting, name, score, rival)
   end
   line.entries = redis.call('ZRANGE', line.name, 0, most, 'WITHSCORES')
   local ids = first_ids(line, most)
-  if #ids == 0 and limit_index > 0 then
+  if #ids == 0 and descriptor.limits[1] then
     repair()(line.queue)
     return false
   end
@@ -300,9 +300,6 @@ local function serve_line(queue, waiting, name, score, rival)
     local task_score = line.entries[2 * dispatches + 2]
     write_batch(line, batch, task_score ~= nil)
     advance_line(line, dispatches, task_score)
-    if #ids == 0 then -- the server has lost its tasks; if they are surplus, it has their rows
-      repair()(line.queue)
-    end
     if not task_score and not line.rival then
       return true
     end

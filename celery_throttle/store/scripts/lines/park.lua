@@ -8,7 +8,7 @@
 --           then per requirement: state, entries, pause of the name, pause of the key, backlog, waiting,
 --           waiting-lists, waiting-list-index
 --           then, if the broker deletes the queue with its last consumer: the zset `temporary`, see `heartbeat.lua`
---           then, if only one task of the line may wait: the surplus line of the queue and its waiting list, see
+--           then, if only one task of the line may wait: its surplus line and the waiting list of that, see
 --           `line_data.lua`
 --       last: head of the totals, see `counters.lua`
 -- ARGV  2   packed doubles: a text takes longer to convert

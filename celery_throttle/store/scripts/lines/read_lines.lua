@@ -8,7 +8,8 @@
 -- Reply {cursor of the next call, '0' at the end; for how long (us) a limit has had room for tasks that nobody takes;
 --        1 if a live worker consumes the queue, as far as workers have reported it, else 0;
 --        {line, fan-out or '', weight, {name, field, cost, ...}, {rank, tasks, ...}}, ...}
---       A cost is the mean of some tasks of the line, in millionths. A line without a descriptor is left out.
+--       A cost is the mean of some tasks of the line, in millionths. A line without a descriptor is left out,
+--       and so is a surplus line: of its tasks, none is to run.
 
 local lines, messages, due = KEYS[LINES], KEYS[MESSAGES], KEYS[DUE]
 
@@ -69,9 +70,9 @@ local is_consumed = has_workers and (not reported or tonumber(reported) > now - 
 local cursor, reply = ARGV[3], { '0', math.max(0, now - due_since), is_consumed and 1 or 0 }
 
 local function add_line(line, packed)
-  local _, descriptor = unpack_descriptor(packed)
+  local limit_index, descriptor = unpack_descriptor(packed)
   local limits, count = descriptor.limits, redis.call('ZCARD', line)
-  if count > 0 and limits[1] then
+  if count > 0 and limit_index > 0 then
     local costs, requirements = mean_costs(line, count, math.min(samples, count), #limits), {}
     for n, limit_keys in ipairs(limits) do
       requirements[#requirements + 1] = limit_keys[NAME]

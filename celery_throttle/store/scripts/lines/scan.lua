@@ -4,16 +4,17 @@
 --       2   cursor: '0' at first, then the one that the last call replied
 --       3   but for messages, only those whose tasks need the limit of this name; '' for any
 --       4   field of one key of the limit, or '' for all its keys
--- Reply {cursor of the next call, '0' at the end; one row, ...}. The rows are {line, number of its tasks, name of each of
--- its limits, ...}, {task id, message}, {task id} of claims, and {task id, label, key `lines` of its queue} of quarantine.
+-- Reply {cursor of the next call, '0' at the end; one row, ...}. The rows are {line, number of its tasks, index of the
+-- limit at which it waits (0: a surplus line), name of each of its limits, ...}, {task id, message}, {task id} of claims,
+-- and {task id, label, key `lines` of its queue} of quarantine.
 
 local read = {
   lines = function(line, packed)
-    local _, descriptor = unpack_descriptor(packed)
+    local limit_index, descriptor = unpack_descriptor(packed)
     if needs_limit(descriptor, ARGV[3], ARGV[4]) then
-      local row = { line, redis.call('ZCARD', line) }
+      local row = { line, redis.call('ZCARD', line), limit_index }
       for i, limit_keys in ipairs(descriptor.limits) do
-        row[2 + i] = limit_keys[NAME]
+        row[3 + i] = limit_keys[NAME]
       end
       return row
     end

@@ -8,7 +8,7 @@
 --       3   name of the worker at whose claims to begin, '' at first
 --       4   cursor among these claims, '0' at first
 -- Reply {'line', waited (us), key `lines` of its queue, line, position, tasks of the line, index of the limit at which it
---        waits, expires (us), message, {field, cost (millionths), ...}}
+--        waits (0: it is surplus), expires (us), message, {field, cost (millionths), ...}}
 --       {'claim', waited (us), key `lines` of its queue, worker, when (us from now) its lease ends}
 --       {'quarantine', 0, key `lines` of its queue, label}
 --       {'more', worker, cursor}    to go on with, as claims are large

@@ -4,7 +4,8 @@
 --       3    how many waiting lists to pass over: 0 at first, then what the last call replied
 -- Reply {waiting lists to pass over by the next call, -1 at the end;
 --        {tasks, index of the limit at which the line waits, name, field, cost of its first task (millionths), ...}, ...}
---       Of each waiting list only the first lines are listed. A line without a descriptor is left out.
+--       Of each waiting list only the first lines are listed. A line without a descriptor is left out,
+--       and so is a surplus line: of its tasks, none is to run.
 
 -- How many waiting lists and lines one call reads, and how many lines of one list. A call that reads more delays tasks.
 local MOST_LISTS, MOST_LINES, LINES_OF_LIST = 20, 20, 20
@@ -23,7 +24,7 @@ local function add_line(line)
   for i, limit_keys in ipairs(descriptor.limits) do
     row[#row + 1], row[#row + 2], row[#row + 3] = limit_keys[NAME], limit_keys[FIELD], costs and costs[i] or MILLION
   end
-  if descriptor.limits[limit_index] then
+  if limit_index > 0 then
     reply[#reply + 1] = row
   end
 end
