@@ -93,9 +93,12 @@ class Fleet:
     def __init__(self, start_worker: StartWorker, url: str, pool: str) -> None:
         self._start, self._url, self._pool = start_worker, url, pool
 
-    def start(self, size: int, *, wait: bool = True, lease: float = LEASE) -> Worker:
+    def start(
+        self, size: int, *, wait: bool = True, lease: float = LEASE, **settings: float
+    ) -> Worker:
         """One more worker; solo has one thread, whatever the size."""
         env = {"THROTTLE_URL": self._url, "LEASE": f"{lease}"}
+        env |= {name: f"{value}" for name, value in settings.items()}
         return self._start(
             "tests.apps.slots", self._url, pool=self._pool, concurrency=size, env=env, wait=wait
         )
@@ -135,7 +138,7 @@ def test_a_slot_beside_a_rate(redis_url: str, client: Any, fleet: Fleet) -> None
 def test_tasks_that_waited_for_a_process_go_behind_those_in_line(
     redis_url: str, client: Any, fleet: Fleet
 ) -> None:
-    fleet.start(1)
+    fleet.start(1, LOOP_CALL_SECONDS=PATIENCE)
     send(redis_url, "one", [(number, 0.01) for number in range(30)])
     wait_until(client, "end", 30)
     assert [note.number for note in notes(client) if note.kind == "begin"] == list(range(30))
