@@ -53,7 +53,8 @@ class _Key:
     used: float = 0.0  #: when a task came to the gate that needs it
     #: With which tasks of the key fail or are delayed; None if the last call succeeded.
     error: Exception | None = None
-    requests: list[Any] = field(default_factory=list)  #: that wait for it
+    #: Those that wait for it, each once, however often it has come to the gate.
+    requests: dict[Any, None] = field(default_factory=dict)
 
 
 class KeyLookups:
@@ -95,7 +96,7 @@ class KeyLookups:
             if not key.is_known or now - key.looked_up > written.refresh_seconds:
                 self._start(ref, key)
             if not key.is_known:
-                key.requests.append(request)
+                key.requests[request] = None
                 must_wait = True
         return must_wait
 
@@ -186,7 +187,7 @@ class KeyLookups:
             del self._keys[ref]
             return
         key.error, key.is_known = error, key.is_known or is_known
-        requests, key.requests = key.requests, []
+        requests, key.requests = key.requests, {}
         for request in requests:
             self._readmit(request)
         seconds = self.by_name[ref.name].refresh_seconds
