@@ -187,9 +187,10 @@ def _explain_line(
         return status
     statuses = yield from read_stored(observer, [ref for ref, _ in needs])
     forecast = yield from forecast_task(observer, status.queue or "", line, position, queues)
+    blocking, _ = needs[index - 1]
     return replace(
         status,
-        blocked_by=needs[index - 1][0],
+        blocked_by=(blocking.name, blocking.key),
         forecast=forecast,
         pauses=tuple(dict.fromkeys(chain(*(status.pauses for status in statuses)))),
     )
