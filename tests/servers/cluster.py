@@ -101,7 +101,7 @@ class Cluster:
 
     def owner_of(self, slot: int) -> Node:
         """The node that has a slot now; all nodes are reachable."""
-        return next(node for node in self.nodes if node.is_master() and _has(node, slot, node))
+        return next(node for node in self.nodes if node.is_master() and has_slot(node, slot, node))
 
     @contextmanager
     def naming(self, kind: str) -> Iterator[None]:
@@ -206,7 +206,7 @@ class Cluster:
         if atomic:
             source.do("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
             wait_until(
-                lambda: all(_has(node, slot, target) for node in self.masters()),
+                lambda: all(has_slot(node, slot, target) for node in self.masters()),
                 "a moved slot",
             )
         else:
@@ -225,7 +225,7 @@ def _is_master(node: Node, *, by: Node) -> bool:
     return "master" in line[2] and b"cluster_state:ok" in by.do("INFO")
 
 
-def _has(node: Node, slot: int, owner: Node) -> bool:
+def has_slot(node: Node, slot: int, owner: Node) -> bool:
     """Whether a node knows that another one has a slot."""
     spans: list[list[Any]] = node.do("SLOTS")
     return any(
