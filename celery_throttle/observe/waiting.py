@@ -11,6 +11,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.lines import END
 from celery_throttle.operations.plan import Plan
+from celery_throttle.store.keys import Keys
 
 #: Lines of each limit that are looked at.
 MAX_LINES = 2000
@@ -39,43 +40,35 @@ def measure_waiting(
     observer: Observer, refs: Sequence[LimitRef], most: int = MAX_LINES
 ) -> Plan[list[Waiting]]:
     """Measure what waits at each of some limits and keys; about so many lines of each at most."""
-    keys, head = observer.keys, observer.keys.queue("").due
-    measured = [_Measured(head) for _ in refs]
-    names = [
-        keys.waiting_list_index(ref.name) if ref.key is None else keys.waiting_lists(ref)
-        for ref in refs
-    ]
-    cursors = [b"0" if ref.key is None else b"" for ref in refs]
-    pending = [*range(len(refs))]
+    measured = [_Measured(observer.keys, ref) for ref in refs]
+    pending = measured
     while pending:
         some = pending[:_LIMITS_OF_A_CALL]
         rows = yield observer.call(
-            "measure_waiting", [names[n] for n in some], *(cursors[n] for n in some)
+            "measure_waiting", [one.key for one in some], *(one.cursor for one in some)
         )
-        going_on = []
-        for number, (cursor, *row) in zip(some, rows, strict=False):  # the others come again
-            measured[number].add(*row)
-            cursors[number] = cursor
-            if cursor != END and measured[number].lines < most:
-                going_on.append(number)
+        for one, row in zip(some, rows, strict=False):  # the others come again
+            one.add(*row)
+        going_on = [one for one in some[: len(rows)] if one.cursor != END and one.lines < most]
         pending = [*going_on, *pending[len(rows) :]]
-    return [
-        Waiting(one.queues, cursor == END and not one.is_truncated)
-        for one, cursor in zip(measured, cursors, strict=True)
-    ]
+    return [Waiting(one.queues, one.cursor == END and not one.is_truncated) for one in measured]
 
 
 class _Measured:
-    """What was measured of one limit so far."""
+    """What was measured of one limit so far, and where the next call goes on."""
 
-    def __init__(self, head: str) -> None:
-        self._head = head
+    def __init__(self, keys: Keys, ref: LimitRef) -> None:
+        by_key = ref.key is not None
+        self.key = keys.waiting_lists(ref) if by_key else keys.waiting_list_index(ref.name)
+        self.cursor = b"" if by_key else b"0"
         self.queues: dict[str, QueueWaiting] = {}
         self.lines = 0
         self.is_truncated = False
+        self._head = keys.queue("").due
 
-    def add(self, lines: int, is_truncated: int, found: Sequence[Any]) -> None:
+    def add(self, cursor: bytes, lines: int, is_truncated: int, found: Sequence[Any]) -> None:
         """Add the reply of one call."""
+        self.cursor = cursor
         self.lines += lines
         self.is_truncated = self.is_truncated or bool(is_truncated)
         for due, more, oldest_us, some in zip(*[iter(found)] * 4, strict=True):

@@ -133,8 +133,8 @@ local function join_and_wake(line, descriptor, id, score, row, wait, bottleneck)
   return limit_index
 end
 
--- Let a task of a line end as revoked: write it to the surplus line of the line. The caller removes it from its own line. Returns
--- false if its row cannot be read.
+-- Let a task of a line end as revoked: write it to the surplus line of that line. The caller removes it from its own
+-- line. Returns false if its row cannot be read.
 local function add_surplus(descriptor, id, score, packed) -- rare
   local queue, row = descriptor.queue, unpack_row(packed)
   if not row then
