@@ -10,6 +10,7 @@ import redis
 from celery import Celery
 
 from celery_throttle import Throttle
+from celery_throttle.worker.request import ThrottledRequest
 
 app = Celery("crash", broker=os.environ.get("CELERY_BROKER_URL"))
 app.conf.update(
@@ -19,22 +20,30 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
 )
 throttle = Throttle(app, {"api": "250/s"}, url=os.environ.get("THROTTLE_URL"), lease=3)
-_starts: Any = None
+_client: Any = None
 
 
-def note(line: str) -> None:
-    """Write a line down; the connection belongs to the pool's process."""
-    global _starts  # noqa: PLW0603  # made after the fork, once a process
-    if _starts is None:
-        _starts = redis.Redis.from_url(os.environ["THROTTLE_URL"])
-    _starts.rpush("starts", line)
+def note(name: str, number: int, hostname: str) -> None:
+    """Write down a task with its worker and the time; the connection belongs to this process."""
+    global _client  # noqa: PLW0603  # made after the fork, once a process
+    if _client is None:
+        _client = redis.Redis.from_url(os.environ["THROTTLE_URL"])
+    _client.rpush(name, f"{number} {hostname} {time.time()}")
 
 
-@app.task(bind=True, throttle="api")
+class NotedRequest(ThrottledRequest):
+    """Also writes down that a process has the task, before the task is acknowledged."""
+
+    def on_accepted(self, pid: Any, time_accepted: Any) -> None:
+        note("accepted", self.args[0], self.hostname)
+        super().on_accepted(pid, time_accepted)
+
+
+@app.task(bind=True, throttle="api", Request=NotedRequest)
 def early(self: Any, number: int) -> None:
-    note(f"{number} {self.request.hostname} {time.time()}")
+    note("starts", number, self.request.hostname)
 
 
 @app.task(bind=True, throttle="api", acks_late=True)
 def late(self: Any, number: int) -> None:
-    note(f"{number} {self.request.hostname} {time.time()}")
+    note("starts", number, self.request.hostname)

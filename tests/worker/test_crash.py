@@ -15,6 +15,7 @@ from tests.workers import Worker
 
 TASKS = 2_000
 KILLS = 8
+PROCESSES = 2  # of each worker
 
 #: Seconds in which a task that has started may not be settled yet: it may run again then.
 UNSETTLED = 1.0
@@ -32,7 +33,11 @@ class Fleet:
 
     def _make(self) -> Worker:
         return Worker(
-            "tests.apps.crash", self._broker, env={"THROTTLE_URL": self._store}, loglevel="WARNING"
+            "tests.apps.crash",
+            self._broker,
+            concurrency=PROCESSES,
+            env={"THROTTLE_URL": self._store},
+            loglevel="WARNING",
         )
 
     def kill_one(self) -> Worker:
@@ -52,10 +57,10 @@ class Fleet:
             worker.close()
 
 
-def starts(client: redis.Redis) -> dict[int, list[tuple[str, float]]]:
-    """Task number -> the worker and the time of each of its starts."""
+def noted(client: redis.Redis, name: str = "starts") -> dict[int, list[tuple[str, float]]]:
+    """Task number -> the worker and the time of each of its starts, or of what has this name."""
     found = defaultdict(list)
-    lines: list[bytes] = client.lrange("starts", 0, -1)  # type: ignore[assignment]  # not async
+    lines: list[bytes] = client.lrange(name, 0, -1)  # type: ignore[assignment]  # not async
     for line in lines:
         number, hostname, at = line.decode().split()
         found[int(number)].append((hostname, float(at)))
@@ -79,6 +84,9 @@ def test_killed_workers_lose_nothing(
 
     Celery's Redis transport takes a message from the queue before it notes that it has it, so a
     kill loses what is on the way: 1 to 39 of 2,000 plain tasks with 8 kills, measured here.
+
+    A task that is acknowledged early may die with its process, as in plain Celery: here between
+    its acknowledgement and its first line of code.
     """
     url = redis_url if broker == "redis" else request.getfixturevalue("rabbitmq_url")
     crash.app.conf.update(broker_url=url, task_default_queue="crash")
@@ -89,6 +97,14 @@ def test_killed_workers_lose_nothing(
     with redis.Redis.from_url(redis_url) as client, crash.app.connection_for_write(url) as link:
         limit.pause(3600)
         fleet = Fleet(url, redis_url)
+
+        def missing() -> set[int]:
+            return set(range(TASKS)) - set(noted(client))
+
+        def died() -> set[int]:
+            accepted = noted(client, "accepted")
+            return {task for task, by in accepted.items() if by[-1][0] in fleet.killed}
+
         try:
             for number in range(TASKS):
                 getattr(crash, task).apply_async((number,), connection=link)
@@ -101,17 +117,18 @@ def test_killed_workers_lose_nothing(
                 worker = fleet.kill_one()
                 limit.pause(3600)  # or a slow machine is done before the last is killed
                 fleet.replace(worker)
-                assert len(starts(client)) < TASKS
+                assert missing()
                 limit.reset()
-            while len(starts(client)) < TASKS and time.monotonic() < deadline:
+            while missing() - died() and time.monotonic() < deadline:
                 time.sleep(0.1)
             time.sleep(2 * UNSETTLED)
         finally:
             fleet.close()
-        found = starts(client)
-        client.delete("starts")
+        found, lost = noted(client), missing() - died()
+        assert len(missing()) <= KILLS * PROCESSES
+        client.delete("starts", "accepted")
 
-    assert sorted(set(range(TASKS)) - set(found)) == [], "lost"
+    assert sorted(lost) == []
     for number, runs in found.items():
         for hostname, at in sorted(runs, key=lambda run: run[1])[:-1]:
             killed = fleet.killed.get(hostname)
