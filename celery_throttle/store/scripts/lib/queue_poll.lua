@@ -147,7 +147,7 @@ local function next_poll_time(queue, due, gap_before, has_taken)
   local poll = is_soon and poll_time(queue, due, gap)
   if not is_soon then
     -- The more workers poll a queue for which nothing is due soon, the less often each does.
-    local sleep = redis.call('ZCOUNT', polls, now, '+inf') * call.max_sleep
+    local sleep = (1 + redis.call('ZCOUNT', polls, now, '+inf')) * call.max_sleep
     poll = now + math.floor(call.max_sleep * math.max(1, sleep / IDLE_SLEEP))
     if due and due - call.free_horizon < poll then
       poll = poll_time(queue, due, gap)
