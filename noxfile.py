@@ -51,9 +51,12 @@ def prerelease(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("redis", ["5.3", "6.4", "7.4", "8.1"])
+@nox.parametrize("redis", ["5.2", "6.4", "7.4", "8.1"])
 def redis_py(session: nox.Session, redis: str) -> None:
-    """Test the last minor version of each major one of redis-py, with the newest Celery for it."""
+    """Test the last minor version of each major one of redis-py, with the newest Celery for it.
+
+    Not 5.3: with a Celery before 5.7 its lock can stop a process that reads results.
+    """
     session.install("--editable", ".[test]", f"redis=={redis}.*")
     run_tests(session, *TESTS, *SERVER_TESTS)
 
