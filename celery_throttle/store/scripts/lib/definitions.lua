@@ -15,8 +15,8 @@
 --       8   hash: limits that are in other shards, see `shard_map.lua`
 -- A requirement is that of `requirements.lua`, and has besides
 --   field       of the name or key in the hash of definitions
---   own_keys    zset: keys of the name with a definition or weight of their own, by when (us) what was looked up for
---               the key ends, or 0
+--   own_keys    zset: keys of the name with a definition or weight of their own, by when (us) the first definition of
+--               a layer of the key ends, 0 if none does
 -- `open_record` adds
 --   record      in force: of the key, or else of the name; false if there is none
 --   layers      of its own record; empty if it has none
@@ -34,6 +34,17 @@ local function record_change(action, limit, old, new, about, ends)
   redis.call('PEXPIRE', KEYS[4], CHANGES_KEPT_MS)
 end
 
+-- When (us) the first definition of some layers ends, 0 if none does.
+local function first_end(layers)
+  local first = 0
+  for _, definition in pairs(layers) do
+    if definition.ends > 0 and (first == 0 or definition.ends < first) then
+      first = definition.ends
+    end
+  end
+  return first
+end
+
 -- List a name or key that has a definition, or a key that has a weight of its own; remove others from the list.
 local function list_definition(requirement)
   local name, field = requirement.name, requirement.field
@@ -41,7 +52,12 @@ local function list_definition(requirement)
   if field == name then
     redis.call(is_listed and 'SADD' or 'SREM', KEYS[3], name)
   elseif is_listed or redis.call('HEXISTS', KEYS[1], 'weight ' .. field) == 1 then
-    redis.call('ZADD', requirement.own_keys, 0, string.sub(field, #name + 2))
+    local key = string.sub(field, #name + 2)
+    if requirement.layers then
+      redis.call('ZADD', requirement.own_keys, format_integer(first_end(requirement.layers)), key)
+    else
+      redis.call('ZADD', requirement.own_keys, 'NX', 0, key)
+    end
   else
     redis.call('ZREM', requirement.own_keys, string.sub(field, #name + 2))
   end
