@@ -144,7 +144,7 @@ def test_what_cannot_be_used(url: str, why: str) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1.0, math.nan, math.inf, "1"])
 def test_a_timeout_that_no_socket_can_have(timeout: Any) -> None:
-    with pytest.raises(ConfigurationError, match="socket_timeout is .*; allowed: seconds from"):
+    with pytest.raises(ConfigurationError, match=r"socket_timeout is .*; allowed: seconds from"):
         read_url("redis://host", timeout)
 
 
