@@ -23,7 +23,7 @@ def test_a_copy_expires_like_its_message_if_that_says_when(written: Any, expecte
         queue = Queue("copies", channel=channel)
         queue.declare()
         publish(connection.Producer(channel), message, "", "copies")
-        copy = queue.get()
+        copy: Any = queue.get()
         queue.delete()
     assert copy.properties.get("expiration") == expected
     assert copy.properties["correlation_id"] == "1"
