@@ -463,6 +463,20 @@ def test_nothing_is_left_of_definitions_of_keys_that_have_ended(
     assert [change.action for change in limiter.changes()].count("end") == 14
 
 
+def test_nothing_is_left_of_weights_of_keys_that_have_ended(
+    limiter: Limiter, client: Any, clock: ManualClock
+) -> None:
+    limiter["api", "gold"].define(weight=3, lasts=5)
+    limiter["api", "silver"].define(weight=2)
+    limiter["api", "silver"].define("1/s burst 3", weight=4, lasts=8)
+    for seconds, left in ((5, {"api:silver", "weight api:silver"}), (5, {})):
+        clock.advance(seconds)
+        limiter["api", "other"].define(weight=2)
+        limiter["api", "other"].undefine()
+        assert {*origins(client)} == {"api", *left}
+    assert limiter["api"].status().own_keys == 0
+
+
 def test_only_another_result_of_a_lookup_is_a_change(limiter: Limiter) -> None:
     before = len(limiter.changes())
     look_up(limiter, "gold", "20/s")

@@ -77,6 +77,7 @@ end
 local function change_rules_weight(requirement, weight)
   local set, ends, rules = read_weight(requirement)
   if rules ~= weight then
+    open_record(requirement)
     write_weight(requirement, set, ends, weight)
     record_change('weight', requirement.field, weight_text(rules), weight_text(weight), request.about)
   end

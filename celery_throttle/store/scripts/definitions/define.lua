@@ -20,9 +20,6 @@
 
 local mode, lasts, about, epoch = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
--- Keys of which a definition has ended that one call looks at, at most.
-local ENDED_AT_ONCE = 10
-
 local function put_code(requirement, definition)
   if not definition then
     return nil
@@ -53,16 +50,6 @@ local function unset(requirement, definition)
     record_change('undefine', requirement.field, text_of(old), text_of(definition_of(requirement)), about)
   end
   return has_changed
-end
-
-local function remove_ended(name)
-  local ended = redis.call('ZRANGE', KEYS[7] .. name, 1, format_integer(now), 'BYSCORE', 'LIMIT', 0, ENDED_AT_ONCE)
-  for _, key in ipairs(ended) do
-    local requirement = requirement_of(name .. ':' .. key)
-    if not open_record(requirement) then
-      put_in_force(requirement) -- without what has ended of the layers below
-    end
-  end
 end
 
 -- The first lookup of a key is no change: nobody would find the others among those of thousands of keys.
