@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections import Counter
 from contextlib import suppress
@@ -15,13 +14,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.shards import (
-    HOME_SHARD,
-    OtherShardError,
-    Shard,
-    ShardMap,
-    parse_shards,
-)
+from celery_throttle.limits.shards import HOME_SHARD, Shard, ShardMap, parse_shards
 
 WRITTEN = {
     "mail": {"limits": ["mail", "mail-*"]},
@@ -153,9 +146,3 @@ def test_patterns_of_one_entry_may_overlap() -> None:
 
 def test_no_password_is_shown() -> None:
     assert "secret" not in repr(parse_shards(WRITTEN))
-
-
-def test_the_error_of_a_limit_in_another_shard_reaches_other_processes() -> None:
-    error = OtherShardError("mail", "own", {"mail": "own", "api": "home"})
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this line
-    assert (str(copy), vars(copy)) == (str(error), vars(error))
