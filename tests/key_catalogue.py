@@ -95,7 +95,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 _KEYS.own_keys("<limit>"),
                 "zset",
-                "keys with their own definition or weight, by when (us) a looked-up limit ends",
+                "keys with their own definition or weight, by when (us) one ends",
             ),
         ),
         KeyKind(

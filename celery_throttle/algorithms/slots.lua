@@ -92,11 +92,12 @@ function algorithm.write(limit)
   local lease = limit.taken
   if lease then
     limit.longest_lease = count_in_use(limit) > 0 and math.max(limit.longest_lease, lease) or lease
+    -- Before what needs no memory: a server that is out of memory refuses the slot at its first write.
+    redis.call('ZADD', limit.entries, format_integer(now + lease), limit.holder)
     local lost = redis.call('ZREMRANGEBYSCORE', limit.entries, '-inf', format_integer(now))
     if lost > 0 then
       increase_total(string.match(limit.entries, ':entries:([^:]+)'), 'lost_slots', lost)
     end
-    redis.call('ZADD', limit.entries, format_integer(now + lease), limit.holder)
     limit.taken, limit.in_use, limit.last = nil, false, math.max(last_deadline(limit), now + lease)
   end
   local us = lasts(limit)

@@ -227,6 +227,8 @@ class Slot:
         self._check_free()
         try:
             return await self._limiter.arun_plan(self._acquire())
+        except GeneratorExit:  # the event loop has ended
+            raise
         except BaseException:
             if self._holder:
                 with suppress(StoreError):

@@ -71,9 +71,9 @@ class Limiter(ShardedCore):
             :class:`Limit`, or a list of these, all of which must allow. A definition at run time or
             in the rules file takes precedence. Default: none.
         prefix: The prefix of all keys in Redis. Redis Cluster needs a hash tag (``{...}``) in it.
-        timeout: Seconds to connect, and to wait for each reply; default 1. In asyncio, time in
-            which the event loop is blocked does not count. After a timeout, one call per second
-            tests the server, and all others fail at once.
+        timeout: Seconds to connect, and to wait for each reply, 0.01 to 60; default 1. In asyncio,
+            time in which the event loop is blocked does not count. After a timeout, one call per
+            second tests the server, and all others fail at once.
         clock: A clock that replaces the server's, for tests: no call sleeps. Default: the server's.
         enabled: False allows every request, calls no server, and logs a warning. Default True.
         shards: The shards by name, to which limits are assigned, each with keys of its own:

@@ -35,7 +35,8 @@ class Feedback:
             about the rate, as that to a request with a revoked key.
 
     Raises:
-        LimitValueError: ``stop`` is out of range, or another number is negative or not finite.
+        LimitValueError: ``stop`` is out of range, or another value is no number, negative or not
+            finite.
 
     Example:
         >>> limiter = Limiter("memory://", {"api": "10/s"})
@@ -53,8 +54,9 @@ class Feedback:
 
     def __post_init__(self) -> None:
         if self.stop is not None:
-            check_duration(self.stop, "a stop")
+            object.__setattr__(self, "stop", check_duration(self.stop, "a stop"))
         for name in ("left", "limit", "period", "took"):
             number = getattr(self, name)
-            if number is not None and not 0 <= number < inf:
+            is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+            if number is not None and not (is_number and 0 <= number < inf):
                 raise LimitValueError(f"{name} {shown(number)} is not allowed; allowed: 0 or more")

@@ -47,13 +47,16 @@ class OtherShardError(ConfigurationError):
     """
 
     def __init__(self, limit: str, shard: str, assigned: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            f"limit {limit!r} is in shard {shard!r}, where other processes have put it, and this "
-            "process looks for it elsewhere: give this process the same throttle_shards"
-        )
+        super().__init__(limit, shard, assigned)  # what a copy is made of, in another process
         self.limit = limit
         self.shard = shard
         self.assigned = assigned or {limit: shard}
+
+    def __str__(self) -> str:
+        return (
+            f"limit {self.limit!r} is in shard {self.shard!r}, where other processes have put it, "
+            "and this process looks for it elsewhere: give this process the same throttle_shards"
+        )
 
 
 def check_here(elsewhere: Mapping[str, str]) -> None:

@@ -3,8 +3,7 @@
 All names share one prefix. The default prefix is a hash tag, so that in Redis Cluster all keys are
 in one hash slot, and a decision over several limits is atomic. Keys of limits are encoded by
 :func:`celery_throttle.limits.key.encode_key`, so they contain no braces, spaces or newlines. A
-queue is named with its broker, by :meth:`celery_throttle.app.Throttle.qualify`; up to version 0.1
-without it.
+queue is named with its broker, by :meth:`celery_throttle.app.Throttle.qualify`.
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ MEMORY_URL = "memory://"
 _SINGLE = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SEVERAL = tuple(f"{one}+{kind}" for kind in ("sentinel", "cluster") for one in _SINGLE[:4])
 
+#: Seconds for connecting and for each reply, at least and at most.
+MIN_TIMEOUT, MAX_TIMEOUT = 0.01, 60
+
 #: The prefix of options for connections to Sentinels.
 _SENTINEL = "sentinel_"
 _SENTINEL_PORT = 26379
@@ -185,6 +188,11 @@ def _address(url: str, timeout: float, **defaults: Any) -> Address:
     timeouts = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
     given = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py has no annotation
     options = defaults | timeouts | given | {"protocol": 2}
+    for name in timeouts:
+        seconds = options[name]
+        if not isinstance(seconds, (int, float)) or not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+            allowed = f"seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT}"
+            raise _unusable(url, f"{name} is {shown(seconds)}; allowed: {allowed}")
     connection = options.pop("connection_class", None)
     options.pop("max_connections", None)  # for a pool of redis-py, which is not used
     if "ssl_cert_reqs" in options:  # Celery allows CERT_REQUIRED, too

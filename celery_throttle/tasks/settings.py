@@ -19,7 +19,7 @@ from celery_throttle.limits.requirement import CallFunction, LimitByKey, parse_d
 from celery_throttle.limits.rules.rules import Route
 from celery_throttle.limits.shards import ShardMap, parse_shards
 from celery_throttle.store.keys import DEFAULT_PREFIX
-from celery_throttle.store.url import is_store_url, safe_url
+from celery_throttle.store.url import MAX_TIMEOUT, MIN_TIMEOUT, is_store_url, safe_url
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.messages.broker import broker_url
 
@@ -223,7 +223,7 @@ class Settings:
     lease = _Setting[float](30.0, check_lease)
 
     #: Seconds for connecting and for each reply.
-    timeout = _Setting[float](1.0, _seconds(0.01, 60))
+    timeout = _Setting[float](1.0, _seconds(MIN_TIMEOUT, MAX_TIMEOUT))
 
     #: Seconds for which a call of a run that has sent requests waits in its process.
     max_wait_in_place = _Setting[float](60.0, _seconds(0, 86_400))

@@ -70,7 +70,7 @@ def _find_mistakes(throttle: AppLimits) -> list[ThrottleError]:
         return found
     known: dict[str, Limits] = {}
     for name, limit in written.items():
-        known[name] = _ANY
+        known[str(name)] = _ANY
         with _collected(found):
             known.update(parse_definitions({name: limit}))
     if _ANY not in known.values():

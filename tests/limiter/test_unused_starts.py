@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,3 +91,22 @@ def test_a_start_is_given_back_if_the_wait_is_cancelled(
 
     asyncio.run(run())
     assert left(unused) == [29, 100, 5]
+
+
+@pytest.mark.parametrize("call", ASYNC_CALLS.values(), ids=ASYNC_CALLS)
+def test_a_wait_that_is_forgotten_with_its_loop_ends_without_an_error(
+    unused: Limiter, call: Callable[[Limiter], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+    waiting = call(unused)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(waiting)
+    loop.run_until_complete(asyncio.sleep(0.3))
+    waiting.close()
+    del waiting, task
+    gc.collect()
+    for store in stores_of(unused):
+        loop.run_until_complete(store.aclose())
+    loop.close()
+    assert [str(error.exc_value) for error in errors] == []

@@ -46,6 +46,7 @@ from celery_throttle.limits.limit import (
     Limit,
 )
 from celery_throttle.limits.rate import MAX_PERIOD_US, MAX_SLOTS, MAX_UNITS, Concurrency, Rate
+from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.store import definitions
 
 SECOND = 1_000_000
@@ -1019,6 +1020,7 @@ EXCEPTIONS = [
     KeysFullError("mail", "42", None, 1),
     LimitSyntaxError("'x' is not a rate"),
     RulesError("limits.toml", [(3, "'limit' is not a table"), (None, "the file is empty")]),
+    OtherShardError("mail", "own", {"mail": "own", "api": "home"}),
 ]
 
 

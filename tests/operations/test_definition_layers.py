@@ -435,6 +435,48 @@ def test_what_is_looked_up_may_end_while_another_layer_is_in_force(
     assert "api:gold" not in origins(client)
 
 
+def test_what_is_looked_up_ends_after_another_layer_was_removed(
+    limiter: Limiter, client: Any, clock: ManualClock
+) -> None:
+    for key in ("defined", "weighted"):
+        look_up(limiter, key, "1/s burst 3", seconds=5)
+    limiter["api", "defined"].define("1/s burst 7", lasts=60)
+    limiter["api", "defined"].undefine()
+    limiter["api", "weighted"].define(weight=3)
+    clock.advance(6)
+    look_up(limiter, "other", "1/s burst 3", seconds=60)
+    assert {*origins(client)} == {"api", "api:other", "weight api:weighted"}
+
+
+def test_nothing_is_left_of_definitions_of_keys_that_have_ended(
+    limiter: Limiter, client: Any, clock: ManualClock
+) -> None:
+    for number in range(15):
+        limiter["api", number].define("1/s burst 3", lasts=5)
+    look_up(limiter, "7", "1/s burst 4", seconds=3)
+    limiter["api", 8].define("1/s burst 3", lasts=60)
+    clock.advance(5)
+    for _ in range(2):  # each removes some that have ended
+        limiter["api", "other"].define("1/s burst 3", lasts=60)
+    assert {*origins(client)} == {"api", "api:8", "api:other"}
+    assert limiter["api"].status().own_keys == 2
+    assert [change.action for change in limiter.changes()].count("end") == 14
+
+
+def test_nothing_is_left_of_weights_of_keys_that_have_ended(
+    limiter: Limiter, client: Any, clock: ManualClock
+) -> None:
+    limiter["api", "gold"].define(weight=3, lasts=5)
+    limiter["api", "silver"].define(weight=2)
+    limiter["api", "silver"].define("1/s burst 3", weight=4, lasts=8)
+    for seconds, left in ((5, {"api:silver", "weight api:silver"}), (5, {})):
+        clock.advance(seconds)
+        limiter["api", "other"].define(weight=2)
+        limiter["api", "other"].undefine()
+        assert {*origins(client)} == {"api", *left}
+    assert limiter["api"].status().own_keys == 0
+
+
 def test_only_another_result_of_a_lookup_is_a_change(limiter: Limiter) -> None:
     before = len(limiter.changes())
     look_up(limiter, "gold", "20/s")

@@ -72,6 +72,15 @@ def test_a_request_that_is_refused_is_not_counted(redis_url: str) -> None:
     assert refused(limiter) == 1
 
 
+@pytest.mark.parametrize("text", ["2/d burst 2 shadow", "2/d using sliding-log shadow"])
+def test_a_reset_forgets_what_was_used_of_it(redis_url: str, text: str) -> None:
+    limiter = Limiter(redis_url, {"api": text})
+    for _ in range(2):
+        assert all(limiter["api"].try_acquire() for _ in range(2))
+        limiter["api"].reset()
+    assert refused(limiter) == 0
+
+
 def test_tasks_from_lines(redis_url: str) -> None:
     lines = Protocol(redis_url, {"api": ["10/s", "5/s shadow"]})
     lines.limiter["api"].try_acquire()

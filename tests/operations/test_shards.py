@@ -14,14 +14,17 @@ from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.shards import OtherShardError
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.author import Author
+from celery_throttle.operations.plan import Plan, PlanContext
 from celery_throttle.operations.shards import (
     HOME_IDENTITY,
     ShardIdentity,
     begin_move,
     end_move,
+    enter,
     leave,
 )
+from celery_throttle.testing import ManualClock
 from tests.ends import MakeEnd
 from tests.protocol import Protocol
 from tests.servers.server import Server
@@ -159,6 +162,18 @@ def test_a_limit_on_its_way_is_granted_nowhere(make: MakeLimiter) -> None:
             limiter["mail"].acquire()
     with pytest.raises(OtherShardError):
         home["mail"].acquire()
+
+
+def test_a_limit_moves_from_a_server_whose_clock_is_ahead(make: MakeLimiter) -> None:
+    home, mail = make("home"), make("mail")
+    home.register()
+    begun = home.run_plan(begin_move(HOME_KEYS, "mail", MAIL))
+    ahead = PlanContext({}, HOME_KEYS, ManualClock(time.time_ns() // 1000 + 60_000_000))
+    left = home.run_plan(leave(ahead, begun, MAIL))
+    mail.run_plan(enter(mail.plans, begun, left, MAIL, Author.of("ann")))
+    home.run_plan(end_move(HOME_KEYS, ["mail"], MAIL))
+    assert not mail["mail"].try_acquire()  # used up
+    assert not mail["mail"].status().pauses
 
 
 def test_an_answer_from_before_a_move_defines_nothing(make: MakeLimiter) -> None:

@@ -284,7 +284,9 @@ def learn(tour: Tour) -> None:
 def hold_slots(tour: Tour) -> None:
     throttle, client, ref = tour.throttle, tour.store.client, parse_item("slots")
     entries = tour.keys.entries(ref)
+    tour.store.refused.discard("acquire")
     with throttle["slots"].slot(), throttle["slots"].slot():
+        assert "acquire" in tour.store.refused
         tour.park("slots")
         assert tour.claim("w", 1) == []
         leases = dict(client.zrange(entries, 0, -1, withscores=True))

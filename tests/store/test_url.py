@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -127,6 +128,10 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("redis://host/abc", "its database 'abc' is not a number"),
         ("redis+sentinel://one/m/abc", "its database 'abc' is not a number"),
         ("redis://u:s3cret@host?sockt_timeout=2", "sockt_timeout"),
+        ("redis://host?socket_timeout=0", "socket_timeout is 0.0; allowed: seconds from 0.01 to"),
+        ("redis://host?socket_connect_timeout=nan", "socket_connect_timeout is nan"),
+        ("redis+sentinel://one/m?sentinel_socket_timeout=-1", "socket_timeout is -1.0"),
+        ("redis://u:s3cret@host?socket_timeout=inf", "socket_timeout is inf"),
         ("redis://u:s3?cret=1@host", "percent-encoded"),
         ("redis://u:x/s3?cret=1@host", "percent-encoded"),
     ],
@@ -135,6 +140,12 @@ def test_what_cannot_be_used(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         read_url(url, 5)
     assert not any(secret in str(caught.value) for secret in ("s3", "cret@"))
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, math.nan, math.inf, "1"])
+def test_a_timeout_that_no_socket_can_have(timeout: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"socket_timeout is .*; allowed: seconds from"):
+        read_url("redis://host", timeout)
 
 
 def test_a_url_without_its_secrets() -> None:

@@ -206,7 +206,7 @@ def test_options_of_a_task_are_refused_in_a_call(app: Celery, option: str) -> No
 
 @pytest.mark.filterwarnings("default::celery_throttle.ThrottleWarning")
 def test_all_that_is_wrong_is_listed(app: Celery) -> None:
-    app.conf.throttle_limits = {**LIMITS, "slow": "1/fortnight", "fast": "0/s"}
+    app.conf.throttle_limits = {**LIMITS, "slow": "1/fortnight", "fast": "0/s", 5: "1/s"}
     app.conf.throttle_routes = {"routed.*": "male", "mailed.*": "mail:{tenant}"}
     app.conf.update(throttle_lease="soon", throttle_limit=5, throttle_url="http://u:secret@host")
     throttle = Throttle(app)
@@ -219,12 +219,13 @@ def test_all_that_is_wrong_is_listed(app: Celery) -> None:
     with pytest.raises(ConfigurationError) as caught:
         throttle.check()
     told = str(caught.value).splitlines()
-    assert told[0] == "11 mistakes in app 'shop':"
+    assert told[0] == "12 mistakes in app 'shop':"
     begins = [
         "app.conf: setting 'throttle_limit' has no effect; write 'throttle_limits'",
         "limit 'slow': unknown unit 'fortnight'",
         "throttle_lease is 'soon'",
         "limit 'fast': '0/s'",
+        "5 cannot name a limit",
         "'http://host' is not a server that can keep limits",
         "throttle_routes['routed.*']: limit 'male' is not defined",
         "task 'broken' has no argument 'tenant'",

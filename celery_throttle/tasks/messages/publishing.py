@@ -8,6 +8,7 @@ message through a queue for each bit of its delay, so a copy with that header wo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from kombu import Connection, Producer
@@ -63,7 +64,9 @@ def publish(
         for name, value in (message.properties or {}).items()
         if name not in TRANSPORT_PROPERTIES
     }
-    expiration = properties.pop("expiration", None)
+    expiration = None
+    with suppress(TypeError, ValueError):  # it may be anything: only RabbitMQ reads it
+        expiration = int(properties.pop("expiration", None)) / 1000
     producer.publish(
         message.body,
         exchange=exchange,
@@ -73,7 +76,7 @@ def publish(
         content_encoding=message.content_encoding,
         # The body was decompressed when the message came.
         compression=headers.pop("compression", None),
-        expiration=None if expiration is None else int(expiration) / 1000,
+        expiration=expiration,
         **properties,
         **options,
     )

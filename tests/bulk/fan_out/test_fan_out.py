@@ -213,6 +213,15 @@ def test_an_id_that_waits_already_is_not_put_there_twice(app: Any) -> None:
     assert handle.progress().complete
 
 
+def test_a_task_whose_row_is_damaged_stops_no_other(app: Any, client: Any) -> None:
+    app.throttle.fan_out(some(app, 3), "nightly")
+    client.hset("{throttle}:messages:redis/0/celery", "1", b"\xc1")
+    client.hdel(app.throttle.keys.fan_out_tasks("nightly", "1"), "1")  # a call that was cut short
+    handle = app.throttle.fan_out(some(app, 4), "nightly")
+    assert waiting(app) == ["0", "1", "2", "3"]
+    assert handle.progress().waiting == 4
+
+
 def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
     sending = threading.Thread(
         target=app.throttle.fan_out,

@@ -3,7 +3,7 @@
 -- KEYS  see `definitions.lua`. The hash of the rules file has the fields
 --           version     when (us) the file that is in force was modified, when (us) it was put in force, and JSON: its
 --                       digest and source, who put it in force, and why
---           text        its rules, as `celery_throttle/limits/rules/dump.py` writes them
+--           text        its rules, as `celery_throttle/limits/rules/rules.py` writes them
 --           next        only while a file is put in force in parts: when (us) it was modified, session, number of
 --                       parts so far, digest. All that use the session put the same file in force, so each part brings
 --                       the layers closer to it
@@ -77,6 +77,7 @@ end
 local function change_rules_weight(requirement, weight)
   local set, ends, rules = read_weight(requirement)
   if rules ~= weight then
+    open_record(requirement)
     write_weight(requirement, set, ends, weight)
     record_change('weight', requirement.field, weight_text(rules), weight_text(weight), request.about)
   end

@@ -1,11 +1,11 @@
 -- define.lua: puts definitions of limits in force.
 -- KEYS  see `definitions.lua`
 -- ARGV  2   'code': defaults of the code; without numbers for those that the code does not have
---           | 'set': set at run time
+--           | 'set': set at run time. Definitions of keys of the name that have ended are removed, some at each call
 --           | 'unset': what was set is removed; with the default of the code, if there is one. If neither it nor a
 --             weight was set, and the code has no default, what other code has registered is removed
---           | 'lookup': given to a key by a function of the code; without numbers if the limits of the name apply. Keys
---             of the name for which that has ended are removed, some at each call
+--           | 'lookup': given to a key by a function of the code; without numbers if the limits of the name apply. What
+--             has ended is removed as for 'set'
 --           | 'windows': new windows for definitions in force whose calendars have run out
 --       3   for how long (us) it is set, or given to a key; 0 for ever
 --       4   about: JSON, who does it and why
@@ -19,9 +19,6 @@
 -- many: their states are converted when they are read, by the times that the record holds.
 
 local mode, lasts, about, epoch = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-
--- Keys whose definition has ended that one call removes at most.
-local ENDED_AT_ONCE = 10
 
 local function put_code(requirement, definition)
   if not definition then
@@ -55,15 +52,6 @@ local function unset(requirement, definition)
   return has_changed
 end
 
-local function remove_ended(name)
-  local own_keys = KEYS[7] .. name
-  local ended = redis.call('ZRANGE', own_keys, 1, format_integer(now), 'BYSCORE', 'LIMIT', 0, ENDED_AT_ONCE)
-  for _, key in ipairs(ended) do
-    redis.call('ZADD', own_keys, 0, key)
-    open_record(requirement_of(name .. ':' .. key))
-  end
-end
-
 -- The first lookup of a key is no change: nobody would find the others among those of thousands of keys.
 local function put_lookup(requirement, definition)
   local old, was_known = definition_of(requirement), requirement.layers.code
@@ -72,10 +60,6 @@ local function put_lookup(requirement, definition)
   if has_changed and was_known then
     record_change('code', requirement.field, text_of(old), text_of(definition_of(requirement)), about)
   end
-  if definition then
-    redis.call('ZADD', requirement.own_keys, format_integer(definition.ends), string.sub(requirement.field, #requirement.name + 2))
-  end
-  remove_ended(requirement.name)
   return has_changed
 end
 
@@ -108,6 +92,9 @@ for i, requirement in ipairs(requirements) do
     end
     local has_ended = open_record(requirement)
     local has_changed = change[mode](requirement, definitions[i])
+    if mode == 'set' or mode == 'lookup' then
+      remove_ended(requirement.name)
+    end
     if has_ended or has_changed then
       changed[#changed + 1] = i
     end

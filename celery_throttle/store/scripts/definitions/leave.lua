@@ -11,7 +11,7 @@
 -- Reply {what was there, '' if it was never there, 1 if one of its limits has slots, else 0}: packed by cmsgpack, a table of
 --         fields     {field, value, ...} of the hash of definitions
 --         own_keys   {key, when (us) what was looked up for it ends, ...}
---         pauses     {{field, when (us) it ends, the pause, its origin}, ...}
+--         pauses     {{field, when (us) it ends, 0 if it is not paused; the pause, its origin}, ...}
 --         has_slots  whether one of its limits has slots
 --         left       when (us) it was removed
 -- Tasks that wait at the limit stay. The first worker that claims them lets them go where the limit is.
@@ -34,7 +34,8 @@ local function read_pauses()
   for i = 0, #keys do
     local field = i == 0 and name or name .. ':' .. keys[i]
     local pause = redis.call('GET', KEYS[9] .. field)
-    local ends = now + pause_left(KEYS[9] .. field, pause)
+    -- Not now if there is none: the clock of the other server may be behind this one.
+    local ends = pause and now + pause_left(KEYS[9] .. field, pause) or 0
     found[#found + 1] = { field, ends, pause or '', redis.call('GET', KEYS[10] .. field) or '' }
   end
   return found

@@ -202,9 +202,8 @@ end
 -- Whether a task waits in its line already: an earlier call failed before it could record that. Nil if the same id
 -- waits in another line.
 local function is_in_line(line, id)
-  local row = redis.call('HGET', line.descriptor.queue[MESSAGES], id)
-  if row then
-    return cmsgpack.unpack(row)[LINE] == line.name or nil
+  if redis.call('HEXISTS', line.descriptor.queue[MESSAGES], id) == 1 then
+    return redis.call('ZSCORE', line.name, id) and true or nil
   end
   return false
 end

@@ -15,8 +15,8 @@
 --       8   hash: limits that are in other shards, see `shard_map.lua`
 -- A requirement is that of `requirements.lua`, and has besides
 --   field       of the name or key in the hash of definitions
---   own_keys    zset: keys of the name with a definition or weight of their own, by when (us) what was looked up for
---               the key ends, or 0
+--   own_keys    zset: keys of the name with a definition or weight of their own, by when (us) the first of them
+--               ends, 0 if none does
 -- `open_record` adds
 --   record      in force: of the key, or else of the name; false if there is none
 --   layers      of its own record; empty if it has none
@@ -34,6 +34,25 @@ local function record_change(action, limit, old, new, about, ends)
   redis.call('PEXPIRE', KEYS[4], CHANGES_KEPT_MS)
 end
 
+-- The weight set at run time, when (us) it ends, the weight of the rules file, and the weight in force; 0 for none.
+local function read_weight(requirement)
+  local text = redis.call('HGET', KEYS[1], 'weight ' .. requirement.field) or '0 0 0'
+  local set, ends, rules = string.match(text, '^(%d+) (%d+) (%d+)$')
+  return set, ends, rules, format_integer(weight_in_force(text) or 0)
+end
+
+-- When (us) the first definition of a layer ends, or the weight; 0 if none does.
+local function first_end(requirement)
+  local _, ends = read_weight(requirement)
+  local first = tonumber(ends)
+  for _, definition in pairs(requirement.layers) do
+    if definition.ends > 0 and (first == 0 or definition.ends < first) then
+      first = definition.ends
+    end
+  end
+  return first
+end
+
 -- List a name or key that has a definition, or a key that has a weight of its own; remove others from the list.
 local function list_definition(requirement)
   local name, field = requirement.name, requirement.field
@@ -41,7 +60,7 @@ local function list_definition(requirement)
   if field == name then
     redis.call(is_listed and 'SADD' or 'SREM', KEYS[3], name)
   elseif is_listed or redis.call('HEXISTS', KEYS[1], 'weight ' .. field) == 1 then
-    redis.call('ZADD', requirement.own_keys, 0, string.sub(field, #name + 2))
+    redis.call('ZADD', requirement.own_keys, format_integer(first_end(requirement)), string.sub(field, #name + 2))
   else
     redis.call('ZREM', requirement.own_keys, string.sub(field, #name + 2))
   end
@@ -169,18 +188,12 @@ local function switches_kind(requirement, definition)
   return old and definition and old.has_slots ~= definition.has_slots
 end
 
--- The weight set at run time, when (us) it ends, the weight of the rules file, and the weight in force; 0 for none.
-local function read_weight(requirement)
-  local text = redis.call('HGET', KEYS[1], 'weight ' .. requirement.field) or '0 0 0'
-  local set, ends, rules = string.match(text, '^(%d+) (%d+) (%d+)$')
-  return set, ends, rules, format_integer(weight_in_force(text) or 0)
-end
-
 -- A weight for the log of changes, which has '' for none.
 local function weight_text(weight)
   return weight ~= '0' and weight or ''
 end
 
+-- Call this after `open_record`.
 local function write_weight(requirement, set, ends, rules)
   local field = 'weight ' .. requirement.field
   if set == '0' and rules == '0' then
@@ -189,4 +202,22 @@ local function write_weight(requirement, set, ends, rules)
     redis.call('HSET', KEYS[1], field, set .. ' ' .. ends .. ' ' .. rules)
   end
   list_definition(requirement)
+end
+
+-- Keys of which a definition or weight has ended that one call looks at, at most.
+local ENDED_AT_ONCE = 10
+
+-- Remove definitions and weights of keys of a name that have ended.
+local function remove_ended(name)
+  local ended = redis.call('ZRANGE', KEYS[7] .. name, 1, format_integer(now), 'BYSCORE', 'LIMIT', 0, ENDED_AT_ONCE)
+  for _, key in ipairs(ended) do
+    local requirement = requirement_of(name .. ':' .. key)
+    local has_ended = open_record(requirement)
+    local _, ends, rules = read_weight(requirement)
+    if ends ~= '0' and tonumber(ends) <= now then
+      write_weight(requirement, '0', '0', rules)
+    elseif not has_ended then
+      put_in_force(requirement) -- without what has ended of the layers below
+    end
+  end
 end
