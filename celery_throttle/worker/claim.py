@@ -189,23 +189,29 @@ class Claims:
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""
         with self._lock:
-            if not claim.is_started and time.time() > claim.start_by:
+            if claim.is_started:  # its task has stepped out, and comes to the gate again
+                return True
+            if time.time() > claim.start_by:
                 self._begin_requeue(claim)
-            if not claim.is_returned:
-                claim.status = ClaimStatus.STARTED
-            now = time.monotonic()
-            if claim.is_started and not claim.began:
-                claim.began = now
+            if claim.is_returned:
+                return False
+            claim.status = ClaimStatus.STARTED
+            if claim.has_units:
+                claim.began = time.monotonic()
                 self._runs.begin()
-        self._starts.count(None, now)
-        return claim.is_started
+                self._starts.count(None, claim.began)
+            return True
 
     def end(self, claim: Claim) -> None:
         """See :meth:`Claim.end`."""
         with self._lock:
-            if claim.began:
-                self._runs.end(time.monotonic() - claim.began)
-                claim.began = 0.0
+            self._end_run(claim)
+
+    def _end_run(self, claim: Claim) -> None:
+        """Record that no process runs the task, once. The lock is held."""
+        if claim.began:
+            self._runs.end(time.monotonic() - claim.began)
+            claim.began = 0.0
 
     def recent_starts(self) -> int:
         """Return how many claims were started in 20 ms recently."""
@@ -240,6 +246,7 @@ class Claims:
         if self._held.pop(claim.token, None) is not None:
             self._to_requeue.append((claim.token, claim.status))
             claim.status = ClaimStatus.RETURNED
+            self._end_run(claim)
 
     def requeue_uncertain(self, tokens: Iterable[int]) -> None:
         """Requeue, with the next call, the claims that a failed call may have made."""
