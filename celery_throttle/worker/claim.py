@@ -111,6 +111,10 @@ class Claims:
     """All claims of one worker. Thread-safe.
 
     ``on_settled`` is called when a claim was settled, from the thread that acknowledged its task.
+
+    Attributes:
+        on_returned: called when there are claims to requeue, from the thread that has let go of
+            them; by default, it requeues them.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class Claims:
         self.keys = keys
         self.worker = worker
         self.on_settled = on_settled
+        self.on_returned: Callable[[], object] = self.requeue_pending
         self._held: dict[int, Claim] = {}
         #: Tokens to report; negative if the task was not started, so that its slots are released
         #: and its units given back.
@@ -230,16 +235,13 @@ class Claims:
         self.on_settled()
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
-        """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
-        self.let_go(claims, unless_started=unless_started)
-        self.requeue_pending()
-
-    def let_go(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
-        """Let go of claims, which :meth:`requeue_pending` requeues."""
+        """Put tasks back at the heads of their lines, now or soon; see ``on_returned``."""
         with self._lock:
             for claim in claims:
                 if not (claim.is_started and unless_started):
                     self._begin_requeue(claim)
+        if self._to_requeue:
+            self.on_returned()
 
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""

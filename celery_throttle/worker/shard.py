@@ -172,6 +172,7 @@ class Shard:
             calls=calls,
         )
         self.claims.on_settled = self._poller.on_settled
+        self.claims.on_returned = self._poller.on_returned
         self.slots.on_released = self._poller.on_released
         self.outcomes.call = calls.call
         self._call.take_acknowledged = waiting.take_acknowledged

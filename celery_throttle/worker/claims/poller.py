@@ -155,6 +155,9 @@ class Poller:
 
     def __post_init__(self) -> None:
         self._report_alarm = Alarm(self.timers, self._report)
+        self._requeue_alarm = Alarm(
+            self.timers, lambda: self.calls.run_or_queue(self._requeue_pending)
+        )
         self._claims, self._slots = self.call.claims, self.call.slots
         self._thread = threading.get_ident()
         self._began = time.monotonic()
@@ -162,6 +165,7 @@ class Poller:
     def stop(self) -> None:
         """Make no call later: claims and slots that end are reported at once from now on."""
         self._report_alarm.cancel()
+        self._requeue_alarm.cancel()
 
     def poll_in(self, seconds: float) -> None:
         """Poll after some seconds, when a task may be due. Thread-safe."""
@@ -196,6 +200,16 @@ class Poller:
             self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         else:
             self.call.report()
+
+    def on_returned(self) -> None:
+        """Requeue the claims that were let go of. Thread-safe."""
+        if self.scheduler.is_running:
+            self._requeue_alarm.set(0)
+        else:
+            self._claims.requeue_pending()
+
+    def _requeue_pending(self) -> None:
+        self.calls.call(self._claims.requeue_pending)
 
     def _report(self) -> None:
         self.calls.run_or_queue(self._report_now)
