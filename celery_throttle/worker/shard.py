@@ -237,7 +237,7 @@ class Shard:
         for request in self.slots.requests():
             self.slots.end(request)
         self.claims.requeue(self.claims)
-        if self.claims.settled or self.slots.releases:  # the last report has failed
+        if self._call.has_reports:  # the last report has failed
             self._call.report()
         self.outcomes.report()
 

@@ -218,7 +218,7 @@ class Poller:
         """Report what ended. If slots are released and a process is free, also claim for them."""
         if self._slots.releases and self.scheduler.count_free() > 0:
             self._poll()
-        elif self._slots.releases or self._claims.settled:
+        elif self.call.has_reports:
             self._run(self.call.claim(lambda: Capacity(0)), _ignore)
 
     def _run(self, steps: LoopSteps[T], receive: Callable[[T], None]) -> None:
@@ -282,8 +282,6 @@ class Poller:
 
     def _receive(self, reply: ClaimReply | None) -> None:
         """Dispatch the tasks that a call has claimed, and set the time of the next one."""
-        if self._claims.settled:  # the call has failed
-            self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         if reply is None:
             # At the end of an outage, `poll_in(0)` follows.
             lost = self.outage.is_on

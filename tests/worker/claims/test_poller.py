@@ -23,7 +23,7 @@ from celery_throttle.worker.health.loop_calls import (
     run_in_place,
 )
 from celery_throttle.worker.hooks.prefork import PreforkPool
-from celery_throttle.worker.slots import ReportQueue, TaskSlots
+from celery_throttle.worker.slots import ReportQueue, SlotKeys, TaskSlots
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
@@ -89,6 +89,7 @@ class OneProcess:
             short_runs=lambda: self.short_runs,
             releases=(),
             settled=(),
+            has_reports=False,
             has_new=bool,
             is_on=False,
             ended=0.0,
@@ -249,6 +250,24 @@ def test_leases_that_could_not_be_renewed_are_renewed_soon(lines: Protocol) -> N
     call.throttle.store.breaker.close()
     leases.renew_in_time()
     assert call.replied_at
+
+
+def test_what_a_failed_call_was_to_report_is_reported_soon(lines: Protocol) -> None:
+    """Also while no process is free and nothing is held: other workers wait for slot and task."""
+    lines.park("one", ["api"], may_run=False)
+    call, claims = make_call(lines, "q")
+    call.slots = TaskSlots("w", lambda: None)
+    leases = WorkerLeases(call)
+    call.slots.release("w 1", [SlotKeys("{throttle}:entries:x", "{throttle}:waiting-lists:x")])
+    lines.client.set(lines.keys.unacknowledged, "of another type")
+    call.take_acknowledged = lambda: ["one"]
+    assert run_in_place(call.claim(lambda: Capacity(1))) == ClaimReply(CLAIM_RETRY_SECONDS)
+    lines.client.delete(lines.keys.unacknowledged)
+    assert call.slots.releases
+    assert claims.has_pending
+    leases.renew_in_time()
+    assert not call.slots.releases
+    assert not claims.has_pending
 
 
 def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
