@@ -61,7 +61,8 @@ class Scheduler:
         #: When each shard polls next (monotonic).
         self._due_times: dict[Poller, float] = {}
         self._lock = threading.Lock()
-        #: Held from the count of the free processes until the tasks claimed for them are received.
+        #: Held during a poll: from the count of the free processes until the tasks that are claimed
+        #: for them are received.
         self.claiming = threading.Lock()
         self.is_running = True
         self._is_queued = False
@@ -264,10 +265,10 @@ class Poller:
 
     def _poll(self) -> None:
         """Claim the tasks that are due, for the free processes."""
-        if self.revoked.has_new():
-            self._run(self._withdraw(), self._dispatch)
-        self._report_alarm.cancel()  # the call reports what has ended by now
         with self.scheduler.claiming:
+            if self.revoked.has_new():
+                self._run(self._withdraw(), self._dispatch)
+            self._report_alarm.cancel()  # the call reports what has ended by now
             self._run(self.call.claim(self._capacity), self._receive)
 
     def _withdraw(self) -> LoopSteps[Sequence[ClaimedTask]]:

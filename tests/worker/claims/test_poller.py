@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -331,6 +332,30 @@ def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
     reply = run_in_place(call.claim(lambda: Capacity(1)))
     assert reply
     assert len(reply.tasks) == 1
+
+
+def test_revoked_tasks_are_withdrawn_by_one_poll_at_a_time() -> None:
+    """In pools of greenlets, polls overlap: each waits for the server in a greenlet of its own."""
+    worker = OneProcess()
+    worker.connect()
+    worker.timer.may_block = True
+    under_way, most = 0, 0
+
+    def withdraw() -> list[Any]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.05)
+        under_way -= 1
+        return []
+
+    worker.poller.revoked = cast("Any", SimpleNamespace(has_new=lambda: True, withdraw=withdraw))
+    threads = [threading.Thread(target=worker.poller._poll) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
 
 
 def test_each_queue_is_served(lines: Protocol) -> None:
