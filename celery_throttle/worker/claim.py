@@ -111,6 +111,10 @@ class Claims:
     """All claims of one worker. Thread-safe.
 
     ``on_settled`` is called when a claim was settled, from the thread that acknowledged its task.
+
+    Attributes:
+        on_returned: called when there are claims to requeue, from the thread that has let go of
+            them; by default, it requeues them.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class Claims:
         self.keys = keys
         self.worker = worker
         self.on_settled = on_settled
+        self.on_returned: Callable[[], object] = self.requeue_pending
         self._held: dict[int, Claim] = {}
         #: Tokens to report; negative if the task was not started, so that its slots are released
         #: and its units given back.
@@ -189,23 +194,29 @@ class Claims:
     def start(self, claim: Claim) -> bool:
         """See :meth:`Claim.start`."""
         with self._lock:
-            if not claim.is_started and time.time() > claim.start_by:
+            if claim.is_started:  # its task has stepped out, and comes to the gate again
+                return True
+            if time.time() > claim.start_by:
                 self._begin_requeue(claim)
-            if not claim.is_returned:
-                claim.status = ClaimStatus.STARTED
-            now = time.monotonic()
-            if claim.is_started and not claim.began:
-                claim.began = now
+            if claim.is_returned:
+                return False
+            claim.status = ClaimStatus.STARTED
+            if claim.has_units:
+                claim.began = time.monotonic()
                 self._runs.begin()
-        self._starts.count(None, now)
-        return claim.is_started
+                self._starts.count(None, claim.began)
+            return True
 
     def end(self, claim: Claim) -> None:
         """See :meth:`Claim.end`."""
         with self._lock:
-            if claim.began:
-                self._runs.end(time.monotonic() - claim.began)
-                claim.began = 0.0
+            self._end_run(claim)
+
+    def _end_run(self, claim: Claim) -> None:
+        """Record that no process runs the task, once. The lock is held."""
+        if claim.began:
+            self._runs.end(time.monotonic() - claim.began)
+            claim.began = 0.0
 
     def recent_starts(self) -> int:
         """Return how many claims were started in 20 ms recently."""
@@ -224,22 +235,20 @@ class Claims:
         self.on_settled()
 
     def requeue(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
-        """Put tasks back at the heads of their lines; later if the server cannot be reached now."""
-        self.let_go(claims, unless_started=unless_started)
-        self.requeue_pending()
-
-    def let_go(self, claims: Iterable[Claim], *, unless_started: bool = False) -> None:
-        """Let go of claims, which :meth:`requeue_pending` requeues."""
+        """Put tasks back at the heads of their lines, now or soon; see ``on_returned``."""
         with self._lock:
             for claim in claims:
                 if not (claim.is_started and unless_started):
                     self._begin_requeue(claim)
+        if self._to_requeue:
+            self.on_returned()
 
     def _begin_requeue(self, claim: Claim) -> None:
         """Let go of a claim, which is requeued with the next call. The lock is held."""
         if self._held.pop(claim.token, None) is not None:
             self._to_requeue.append((claim.token, claim.status))
             claim.status = ClaimStatus.RETURNED
+            self._end_run(claim)
 
     def requeue_uncertain(self, tokens: Iterable[int]) -> None:
         """Requeue, with the next call, the claims that a failed call may have made."""

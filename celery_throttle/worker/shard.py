@@ -172,6 +172,7 @@ class Shard:
             calls=calls,
         )
         self.claims.on_settled = self._poller.on_settled
+        self.claims.on_returned = self._poller.on_returned
         self.slots.on_released = self._poller.on_released
         self.outcomes.call = calls.call
         self._call.take_acknowledged = waiting.take_acknowledged
@@ -236,7 +237,7 @@ class Shard:
         for request in self.slots.requests():
             self.slots.end(request)
         self.claims.requeue(self.claims)
-        if self.claims.settled or self.slots.releases:  # the last report has failed
+        if self._call.has_reports:  # the last report has failed
             self._call.report()
         self.outcomes.report()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import redis
 from celery import Celery
+from celery.exceptions import Reject
 
 from celery_throttle import LimitByKey, Throttle
 from celery_throttle.limits.requirement import Requirement
@@ -81,6 +82,16 @@ def erp(number: int) -> None:
 @app.task(throttle=lambda number: ["mail", "erp"])  # noqa: ARG005  # an argument of the task
 def both(number: int) -> None:
     record("both", str(number))
+
+
+@app.task(throttle="erp", acks_late=True)
+def rejecting(number: int) -> None:
+    """End, or go back to the line, when the test says so."""
+    record("rejecting", str(number))
+    with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
+        _, end = client.blpop("sharded:ends", 30) or (b"", b"")
+    if end == b"reject":
+        raise Reject(requeue=True)
 
 
 @app.task(throttle="tenant:{number}")

@@ -72,6 +72,24 @@ def test_processes_are_booked_again_while_all_recent_tasks_are_short(
     assert claims.short_runs() == TASKS - 4
 
 
+def test_tasks_that_no_process_runs_do_not_count_as_running(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery drops some when it loses the broker; of those without units the gate decides."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)
+    dropped, *others = claims
+    assert dropped.start()
+    for held in others:
+        assert held.start()
+        held.end()
+    assert claims.short_runs() == 1
+    dropped.requeue()
+    assert claims.short_runs() == 0
+    claim = claims.receive([claims.reserve_tokens(1), 0, 0, 0, b"", b""]).claim
+    assert claim.start()
+    assert claims.short_runs() == 0
+
+
 def test_no_token_is_reserved_twice(lines: Protocol) -> None:
     claims = Claims(lines.store, lines.keys, "w", lambda: None)
     tokens: list[int] = []

@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -19,6 +19,7 @@ from celery_throttle.worker.tuning import SLOW_CALL_SECONDS
 from tests.faults.bench import Bench as Limits
 from tests.faults.proxy import Proxy
 from tests.servers.server import Server, wait_until
+from tests.shards import shard_limiter
 from tests.workers import StartWorker
 
 pytestmark = pytest.mark.workers
@@ -77,11 +78,25 @@ class Bench:
             wait_until(lambda: len(self.delays(kind)) == number + count, f"all of {kind}")  # noqa: B023
         return {kind: max(self.delays(kind)[number:]) for kind, number in before.items()}
 
-    def stop_server(self, seconds: float, *, until_outage: bool = False) -> dict[str, float]:
+    def count(self, name: str) -> int:
+        return int(self._broker.llen(f"sharded:{name}"))
+
+    def end_rejecting(self, end: str) -> None:
+        """Let the task end that may reject its message."""
+        self._broker.rpush("sharded:ends", end)
+
+    def stop_server(
+        self,
+        seconds: float,
+        *,
+        until_outage: bool = False,
+        then: Callable[[], None] = lambda: None,
+    ) -> dict[str, float]:
         """Stop the server of the shard for some seconds; return the longest delays meanwhile."""
         before = len(self.modes())
         self.erp.signal(signal.SIGSTOP)
         try:
+            then()
             longest = self.longest_delays(seconds)
             if until_outage:
                 wait_until(lambda: len(self.modes()) > before, "an outage")
@@ -129,6 +144,26 @@ def test_a_server_that_is_lost_holds_up_no_other_task(bench: Bench) -> None:
         stops.append(bench.stop_server(1.5, until_outage=True))
         wait_until(lambda: bench.modes()[-1].startswith(b"normal"), "the end of the outage")
         calm.append(bench.longest_delays(1.5))
+    check(bench, calm, stops)
+
+
+def test_a_task_that_goes_back_to_its_line_while_its_server_stalls_holds_up_no_other(
+    bench: Bench,
+) -> None:
+    """It rejects its message, which is acknowledged late."""
+    limit = shard_limiter(bench.erp.url, "erp", {"erp": LIMITS["erp"]})["erp"]
+    calm, stops = [], []
+    for number in range(3):
+        limit.pause(None)
+        bench.send("rejecting", number)
+        wait_until(lambda: limit.status().waiting == 1, "it waits in its line")
+        limit.resume()
+        wait_until(lambda: bench.count("rejecting") == 2 * number + 1, "its first start")  # noqa: B023
+        calm.append(bench.longest_delays(0.4))
+        stops.append(bench.stop_server(0.4, then=lambda: bench.end_rejecting("reject")))
+        wait_until(lambda: bench.count("rejecting") == 2 * number + 2, "its second start")  # noqa: B023
+        bench.end_rejecting("end")
+        wait_until(lambda: len(bench.starts()) == bench.sent, "all others of the shard")
     check(bench, calm, stops)
 
 

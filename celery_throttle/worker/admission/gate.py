@@ -376,6 +376,8 @@ class Gate:
         """
         task: TaskState = request.throttle_state
         state.task_ready(request)
+        if task.claim is not None:
+            task.claim.end()
         self.slots.end(request)
         task.step_out()
         if request.acknowledged:

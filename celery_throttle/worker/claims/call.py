@@ -117,6 +117,12 @@ class ClaimCall:
         """Whether the server is lost."""
         return self._store.breaker.is_open
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether a claim or a slot has ended, and no call has reported that yet."""
+        claims = self.claims
+        return bool(claims.settled or claims.has_pending or self.slots.releases)
+
     def renew_slots(self) -> None:
         """Renew the leases of the slots that running tasks hold."""
         with self.lock:
@@ -259,7 +265,7 @@ class WorkerLeases:
             self._renewed_at = time.monotonic()
         if time.monotonic() - self._renewed_at > self.interval:
             self.renew()
-        elif self._call.claims.settled and self._is_silent():
+        elif self._call.has_reports and self._is_silent():
             self._call.report()
 
     def release_dropped(self) -> None:
@@ -281,8 +287,9 @@ class LeaseThread:
 
     The loop of the worker may be blocked: while a task runs in its thread (solo), while the
     connection to the broker is lost, and while the worker shuts down but tasks still run. The
-    thread also reports, within two seconds, that such a task has started: it would run again if
-    this worker died.
+    thread also reports, within two seconds, what no other call has reported: that such a task has
+    started, since it would run again if this worker died, or what a call could not report that has
+    failed.
     """
 
     def __init__(self, leases: Sequence[WorkerLeases]) -> None:

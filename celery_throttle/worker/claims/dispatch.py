@@ -56,8 +56,6 @@ class Dispatcher:
 
     def _read(self, task: ClaimedTask) -> None:
         claim, consumer = task.claim, self.consumer
-        if claim.is_returned:  # the worker stops
-            return
         try:
             message = packing.unpack(task.packed, consumer.task_consumer.accept, claim)
             name = str(packing.task_fields(message)["task"])
@@ -82,6 +80,8 @@ class Dispatcher:
 
     def _start(self, claim: Claim, deliver: Callable[[], None]) -> None:
         """Deliver a task that may start; requeue it if no process is free within 20 ms."""
+        if claim.is_returned:  # the worker stops, or has another connection to the broker
+            return
         if self.pool.count_free() > 0:
             deliver()
         else:
@@ -89,11 +89,7 @@ class Dispatcher:
             self.timers.call_after(tuning.BOOKING_HORIZON_SECONDS, self._requeue, (claim,))
 
     def _requeue(self, claim: Claim) -> None:
-        self.claims.let_go([claim], unless_started=True)
-        self.calls.run_or_queue(self._requeue_pending)
-
-    def _requeue_pending(self) -> None:
-        self.calls.call(self.claims.requeue_pending)
+        self.claims.requeue([claim], unless_started=True)
 
     def _deliver(
         self, claim: Claim, message: packing.ClaimedMessage, name: str, starts_at: float

@@ -61,7 +61,8 @@ class Scheduler:
         #: When each shard polls next (monotonic).
         self._due_times: dict[Poller, float] = {}
         self._lock = threading.Lock()
-        #: Held from the count of the free processes until the tasks claimed for them are received.
+        #: Held during a poll: from the count of the free processes until the tasks that are claimed
+        #: for them are received.
         self.claiming = threading.Lock()
         self.is_running = True
         self._is_queued = False
@@ -155,6 +156,9 @@ class Poller:
 
     def __post_init__(self) -> None:
         self._report_alarm = Alarm(self.timers, self._report)
+        self._requeue_alarm = Alarm(
+            self.timers, lambda: self.calls.run_or_queue(self._requeue_pending)
+        )
         self._claims, self._slots = self.call.claims, self.call.slots
         self._thread = threading.get_ident()
         self._began = time.monotonic()
@@ -162,6 +166,7 @@ class Poller:
     def stop(self) -> None:
         """Make no call later: claims and slots that end are reported at once from now on."""
         self._report_alarm.cancel()
+        self._requeue_alarm.cancel()
 
     def poll_in(self, seconds: float) -> None:
         """Poll after some seconds, when a task may be due. Thread-safe."""
@@ -197,6 +202,16 @@ class Poller:
         else:
             self.call.report()
 
+    def on_returned(self) -> None:
+        """Requeue the claims that were let go of. Thread-safe."""
+        if self.scheduler.is_running:
+            self._requeue_alarm.set(0)
+        else:
+            self._claims.requeue_pending()
+
+    def _requeue_pending(self) -> None:
+        self.calls.call(self._claims.requeue_pending)
+
     def _report(self) -> None:
         self.calls.run_or_queue(self._report_now)
 
@@ -204,7 +219,7 @@ class Poller:
         """Report what ended. If slots are released and a process is free, also claim for them."""
         if self._slots.releases and self.scheduler.count_free() > 0:
             self._poll()
-        elif self._slots.releases or self._claims.settled:
+        elif self.call.has_reports:
             self._run(self.call.claim(lambda: Capacity(0)), _ignore)
 
     def _run(self, steps: LoopSteps[T], receive: Callable[[T], None]) -> None:
@@ -250,10 +265,10 @@ class Poller:
 
     def _poll(self) -> None:
         """Claim the tasks that are due, for the free processes."""
-        if self.revoked.has_new():
-            self._run(self._withdraw(), self._dispatch)
-        self._report_alarm.cancel()  # the call reports what has ended by now
         with self.scheduler.claiming:
+            if self.revoked.has_new():
+                self._run(self._withdraw(), self._dispatch)
+            self._report_alarm.cancel()  # the call reports what has ended by now
             self._run(self.call.claim(self._capacity), self._receive)
 
     def _withdraw(self) -> LoopSteps[Sequence[ClaimedTask]]:
@@ -268,8 +283,6 @@ class Poller:
 
     def _receive(self, reply: ClaimReply | None) -> None:
         """Dispatch the tasks that a call has claimed, and set the time of the next one."""
-        if self._claims.settled:  # the call has failed
-            self._report_alarm.set(tuning.SETTLE_REPORT_SECONDS)
         if reply is None:
             # At the end of an outage, `poll_in(0)` follows.
             lost = self.outage.is_on

@@ -65,22 +65,25 @@ class OutageMode:
 
     def begin(self, error: StoreError) -> None:
         """Begin an outage: the server does not answer. Thread-safe."""
-        # Also during an outage: the server may just have been back, which is not known here yet.
-        self.membership.reconnect()
         workers = self.membership.workers
         grace = 0.0 if workers else self.throttle.settings.outage_grace
         with self._lock:
-            if self._fallback is not None:
-                return
-            self._began = time.monotonic()
-            self._fallback = Fallback(
-                self.membership.limits(),
-                workers or 1,
-                lambda ref: self.slots.count(self.throttle.keys.entries(ref)),
-                to_us(self._began + grace),
-                self.membership.pauses(),
-            )
-            self.count += 1
+            is_new = self._fallback is None
+            if is_new:
+                self._began = time.monotonic()
+                self._fallback = Fallback(
+                    self.membership.limits(),
+                    workers or 1,
+                    lambda ref: self.slots.count(self.throttle.keys.entries(ref)),
+                    to_us(self._began + grace),
+                    self.membership.pauses(),
+                )
+                self.count += 1
+        # Only now, as the thread of the heartbeats ends the outage once the server replies. Also
+        # during an outage: the server may just have been back, which is not known here yet.
+        self.membership.reconnect()
+        if not is_new:
+            return
         if not self._has_limits:
             logger.info("No task leaves its line until the server is back: %s", error)
         elif grace:

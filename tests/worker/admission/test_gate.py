@@ -18,6 +18,7 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.gates import attach_gates
+from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.connection import BrokerConnection
 from celery_throttle.worker.health.loop_calls import LateReplyError, run_in_place
 from celery_throttle.worker.request import GatedRequest
@@ -400,7 +401,7 @@ def test_a_task_out_of_a_line_that_meets_a_limit_has_nothing_of_its_run_any_more
     """Neither what was taken with its claim, nor the process that ran it: that has others now."""
     request: Any = bench.request(lambda: None)
     request.message.claim = SimpleNamespace(
-        has_units=True, wait=None, slots=["slot"], takes=(), name="w 7"
+        has_units=True, wait=None, slots=["slot"], takes=(), name="w 7", end=lambda: None
     )
     request.throttle_state = TaskState(request)
     assert request.throttle_state.move(Status.ADMITTED) is Status.ADMITTED
@@ -471,3 +472,22 @@ def test_each_way_out_of_a_line_is_told_from_the_others(bench: Bench) -> None:
         request.throttle_state.claim = SimpleNamespace(name=name)
         told.add(identity(request))
     assert len(told) == 3
+
+
+def test_a_claimed_task_that_stepped_out_does_not_count_as_running(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the worker would claim tasks for a process that nothing frees soon."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)
+    claims = Claims(bench.throttle.store, bench.throttle.keys, "w", lambda: None)
+    claim, short = (claims.receive([token, 1, 0, 0, b"", b"", b"api", 1]).claim for token in (1, 2))
+    assert short.start()
+    short.end()
+    request = bench.request(waits)
+    request.throttle_state.claim = claim
+    request.throttle_state.move(Status.ADMITTED)
+    request.throttle_state.move(Status.RUNNING)
+    assert claim.start()
+    assert claims.short_runs() == 1
+    bench.gate.step_out(request, [("api", None, 1_000_000)])
+    assert claims.short_runs() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -62,6 +63,26 @@ def test_a_task_whose_start_has_passed_goes_back_to_its_line(redis_url: str, *, 
     assert lines.waiting() == (["one"] if late else [])
     lines.now += 10**6
     assert [again.id for again in lines.claim("w")] == (["one"] if late else [])
+    lines.close()
+
+
+def test_a_task_that_went_back_before_its_start_waits_for_no_process(redis_url: str) -> None:
+    """The broker was lost: over the next connection, what waits for a process is a request."""
+    lines = Protocol(redis_url, {"api": "1/h"}, ManualClock())
+    packed = packing.pack(Message("[[], {}, {}]", headers={"task": "one"}))
+    claims = Claims(lines.store, lines.keys, "w", lambda: None)
+    taken = claims.receive([1, 1, 1_000, 0, packed, b"one", b"api", 1])
+    consumer = SimpleNamespace(strategies={"one": None}, task_consumer=SimpleNamespace(accept=None))
+    due: list[Callable[[], None]] = []
+    timers: Any = SimpleNamespace(call_after=lambda _, call, args: due.append(partial(call, *args)))
+    waiters: list[Callable[[], None]] = []
+    pool: Any = SimpleNamespace(count_free=lambda: 0, call_when_free=waiters.append)
+    unused: Any = None
+    Dispatcher(consumer, claims, unused, pool, timers, unused, unused).dispatch(taken)
+    claims.requeue([taken.claim])
+    (start,) = due
+    start()
+    assert not waiters
     lines.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from celery_throttle.worker.health.loop_calls import (
     run_in_place,
 )
 from celery_throttle.worker.hooks.prefork import PreforkPool
-from celery_throttle.worker.slots import ReportQueue, TaskSlots
+from celery_throttle.worker.slots import ReportQueue, SlotKeys, TaskSlots
 from celery_throttle.worker.tuning import (
     BOOKING_HORIZON_SECONDS,
     CLAIM_BATCH_SIZE,
@@ -89,6 +90,7 @@ class OneProcess:
             short_runs=lambda: self.short_runs,
             releases=(),
             settled=(),
+            has_reports=False,
             has_new=bool,
             is_on=False,
             ended=0.0,
@@ -251,6 +253,24 @@ def test_leases_that_could_not_be_renewed_are_renewed_soon(lines: Protocol) -> N
     assert call.replied_at
 
 
+def test_what_a_failed_call_was_to_report_is_reported_soon(lines: Protocol) -> None:
+    """Also while no process is free and nothing is held: other workers wait for slot and task."""
+    lines.park("one", ["api"], may_run=False)
+    call, claims = make_call(lines, "q")
+    call.slots = TaskSlots("w", lambda: None)
+    leases = WorkerLeases(call)
+    call.slots.release("w 1", [SlotKeys("{throttle}:entries:x", "{throttle}:waiting-lists:x")])
+    lines.client.set(lines.keys.unacknowledged, "of another type")
+    call.take_acknowledged = lambda: ["one"]
+    assert run_in_place(call.claim(lambda: Capacity(1))) == ClaimReply(CLAIM_RETRY_SECONDS)
+    lines.client.delete(lines.keys.unacknowledged)
+    assert call.slots.releases
+    assert claims.has_pending
+    leases.renew_in_time()
+    assert not call.slots.releases
+    assert not claims.has_pending
+
+
 def test_uncertain_claims_are_requeued_in_batches(lines: Protocol) -> None:
     for number in range(250):
         lines.park(str(number), ["api"], may_run=False)
@@ -312,6 +332,30 @@ def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
     reply = run_in_place(call.claim(lambda: Capacity(1)))
     assert reply
     assert len(reply.tasks) == 1
+
+
+def test_revoked_tasks_are_withdrawn_by_one_poll_at_a_time() -> None:
+    """In pools of greenlets, polls overlap: each waits for the server in a greenlet of its own."""
+    worker = OneProcess()
+    worker.connect()
+    worker.timer.may_block = True
+    under_way, most = 0, 0
+
+    def withdraw() -> list[Any]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.05)
+        under_way -= 1
+        return []
+
+    worker.poller.revoked = cast("Any", SimpleNamespace(has_new=lambda: True, withdraw=withdraw))
+    threads = [threading.Thread(target=worker.poller._poll) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
 
 
 def test_each_queue_is_served(lines: Protocol) -> None:

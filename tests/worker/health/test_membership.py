@@ -9,7 +9,9 @@ from celery import Celery
 
 from celery_throttle import StoreUnavailableError, Throttle
 from celery_throttle.worker.health.membership import Heartbeats, Membership
+from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.health.queues import WorkerQueues
+from celery_throttle.worker.slots import TaskSlots
 from tests.servers.server import Server, wait_until
 
 
@@ -55,3 +57,32 @@ def test_a_lost_server_is_called_until_it_is_back(
     wait_until(lambda: "heartbeat" in called, "a heartbeat")
     assert called == ["return", "heartbeat"]
     assert not store.breaker.is_open
+
+
+def test_a_server_that_is_back_while_an_outage_begins_ends_it(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the heartbeats may call it before the outage has begun for good."""
+    throttle = Throttle(Celery("members", set_as_current=False), {}, url=redis_url)
+    membership = Membership(
+        throttle,
+        "worker",
+        WorkerQueues(throttle, lambda: None),
+        names_in=list,
+        on_return=lambda: None,
+        on_heartbeat=lambda: None,
+    )
+    heartbeats = Heartbeats({throttle.store: [membership]})
+    outage = OutageMode(throttle, membership, TaskSlots("worker", lambda: None))
+    membership.on_return = outage.end
+
+    def call_and_count_workers(_: Membership) -> int:
+        heartbeats._reconnect(throttle.store)
+        return 1
+
+    monkeypatch.setattr(Membership, "workers", property(call_and_count_workers))
+    outage.begin(StoreUnavailableError("it is lost"))
+    heartbeats.start()
+    wait_until(lambda: not outage.is_on, "the end of the outage")
+    heartbeats.stop()
+    throttle.store.close()
