@@ -255,6 +255,12 @@ def cut_off(stage: Stage, running: Mapping[int, Any], soft: Collection[int] = ()
     until(lambda: stage.waiting() == limited, "those with limits come out of lines")
     stage.open("open", "two")
     until(lambda: set(running) <= set(stage.begun()), "the tasks run")
+    if stage.pool == "prefork":  # it only cuts off what it knows to run
+        inspect = stops.app.control.inspect([first.hostname], timeout=10)
+        until(
+            lambda: sum(map(len, (inspect.active() or {}).values())) == len(running),
+            "the worker knows that they run",
+        )
     first.quit()
     stage.end(*soft)
     wait_for_cold_shutdown(first, stage.pool, 3 if soft else 1)
