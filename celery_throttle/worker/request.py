@@ -133,8 +133,7 @@ def _gated(inner: Callable[..., Any]) -> Callable[..., Any]:
         in_strategy = task.status is Status.IN_STRATEGY
         if in_strategy:
             gate.slots.move(self.message.admitted_request, self)
-        if self.revoked():
-            _end(self)  # it may have a slot already
+        if gate.is_revoked(self):  # its end releases the slot that it may have already
             raise TaskRevokedError(self.id)
         if not in_strategy and gate.admit(self) is not Status.ADMITTED:
             raise StoppedAtGateError(self.id)

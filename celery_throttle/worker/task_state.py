@@ -31,13 +31,14 @@ A task steps out if a limit refuses in its body: it waits for that limit, then r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
+from celery.worker import state
 
 from celery_throttle.errors import ConfigurationError, StoreError
 from celery_throttle.limits.key import LimitRef, check_name
@@ -281,6 +282,24 @@ def _read_items(header: Any) -> Sequence[Item]:
     if any(cost <= 0 for _, _, cost in items):
         raise ValueError("a cost is above 0")
     return items
+
+
+@contextmanager
+def ending(request: Any) -> Iterator[None]:
+    """Let Celery end a request that does not run. After an error, it is as before.
+
+    Celery counts it as ended before it stores that, which fails without a result backend. Then the
+    request may come again, unless Celery had dropped it.
+    """
+    task: TaskState = request.throttle_state
+    status, is_reserved = task.status, request in state.reserved_requests
+    try:
+        yield
+    except Exception:
+        task.status = status
+        if is_reserved:
+            state.task_reserved(request)
+        raise
 
 
 def fail(request: Any, error: Exception) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from celery.result import AsyncResult
 from kombu import Connection, Exchange, Queue
 
@@ -120,3 +121,28 @@ def test_a_task_of_its_own_message(client: Shop) -> None:
         assert seen["request"].get(key) == expected["request"].get(key), key
     assert seen["value"] == b"\xff"
     assert seen["request"]["tenant"] == "ünï"
+
+
+def test_a_task_of_a_queue_that_is_consumed_no_more_joins_a_line_of_that_queue(
+    any_rabbitmq_url: str, redis_url: str, start_worker: StartWorker
+) -> None:
+    """Its message was prefetched. Workers of another queue may not be able to run it."""
+    client = Shop(any_rabbitmq_url, redis_url)
+    env = {"THROTTLE_URL": redis_url, "SHOP_QUEUE": client.name}
+    queues = [client.name, "other"]
+    worker = start_worker(
+        "tests.apps.shop", any_rabbitmq_url, queues=queues, concurrency=1, env=env
+    )
+    client.throttle["turn", "line"].pause(None)
+    held = client.send(shop.stay, "held")
+    client.until("runs", 1)
+    client.send(shop.turn, "line")
+    wait_until(lambda: worker.log().count(" received") == 2, "both are received")
+    with Celery(broker=any_rabbitmq_url, set_as_current=False) as app:
+        app.control.cancel_consumer(client.name, reply=True, destination=[worker.hostname])
+    client.redis.lpush(f"shop:leave:{held}", "now")
+    client.until("throttled", 1)
+    waiting = client.throttle["turn", "line"].status().queues
+    assert [queue.name.rpartition("/")[2] for queue in waiting] == [client.name]
+    client.queue(client.broker.default_channel).delete()
+    client.broker.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ from celery_throttle.tasks.messages.packing import is_claimed
 
 #: Priorities are 0 to 255.
 _MAX_PRIORITY = 255
+
+#: Consumers of one queue of which messages may still be in this worker.
+_CONSUMER_COUNT = 3
 
 
 def rank_of(priority: Any, driver_type: str) -> int:
@@ -37,8 +41,9 @@ class Routing:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._driver_type = str(consumer.connection.transport.driver_type)
-        if self._driver_type != "amqp":
-            _note_queues(consumer.task_consumer.channel)
+        #: The tags of the last consumers of each queue, also of one that is consumed no more.
+        self._tags: dict[str, deque[Any]] = {}
+        _note_queues(consumer.task_consumer.channel, self._tags)
 
     def queues(self) -> list[Queue]:
         """Return the queues that this worker consumes now."""
@@ -57,7 +62,7 @@ class Routing:
     def queue_of(self, message: Any) -> str:
         """Return the queue that a message came from: from the broker, or before it waited.
 
-        AMQP brokers name it by the consumer's tag, which means nothing to another consumer. With a
+        AMQP brokers name it by the consumer's tag, which means nothing to another worker. With a
         message that waited in a line, the name of its queue is kept. Only messages that were sent
         straight to their lines go by exchange and routing key.
         """
@@ -66,10 +71,9 @@ class Routing:
             return noted
         info = message.delivery_info or {}  # as it was sent: it may hold anything
         tag = None if is_claimed(message) else info.get("consumer_tag")
-        tags = getattr(self._consumer.task_consumer, "_active_tags", {})
-        for name, active_tag in tags.items():
-            if tag is not None and active_tag == tag:
-                return str(name)
+        for name, tags in list(self._tags.items()):
+            if tag is not None and tag in tags:
+                return name
         exchange, routing_key = info.get("exchange"), info.get("routing_key")
         return self._queue_by_route(
             exchange if isinstance(exchange, str) else "",
@@ -93,15 +97,16 @@ class Routing:
         return rank_of((message.properties or {}).get("priority"), self._driver_type)
 
 
-def _note_queues(channel: Any) -> None:
-    """Write the name of its queue on each message that a channel delivers.
+def _note_queues(channel: Any, tags: dict[str, deque[Any]]) -> None:
+    """Note the tags of the consumers of a channel by queue, and write the queue on each message.
 
     Where kombu routes messages itself, they do not say which consumer they are for, only how they
-    were sent.
+    were sent. On AMQP messages kombu keeps nothing that is written here.
     """
     consume = channel.basic_consume
 
     def basic_consume(queue: str, *args: Any, **options: Any) -> Any:
+        tags.setdefault(queue, deque(maxlen=_CONSUMER_COUNT)).append(options.get("consumer_tag"))
         callback = options.get("callback")
         if callback is not None:
             options["callback"] = with_queue(queue, callback)

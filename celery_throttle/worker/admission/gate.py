@@ -48,7 +48,7 @@ from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.start import Start
-from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState
+from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, ending
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import SharedCallError, WaitingPolicy
 from celery_throttle.worker.waiting.stepped_out import SteppedOutRequests
@@ -225,7 +225,7 @@ class Gate:
 
     def _decide_batch(self, requests: Sequence[Any]) -> None:
         """Decide about several requests in one round trip; without a reply one by one."""
-        requests = [request for request in requests if not self._is_revoked(request)]
+        requests = [request for request in requests if not self._must_leave(request)]
         for request in requests:
             request.throttle_state.arrive_at_gate()
         if self._stopped:
@@ -290,16 +290,27 @@ class Gate:
         self.slots.end(request)
         self._refunds.end(request.throttle_state)
 
-    def _is_revoked(self, request: Any) -> bool:
-        """Return whether a request was revoked, expired or was dropped; then end it."""
+    def is_revoked(self, request: Any) -> bool:
+        """Return whether a request was revoked or has expired; then end it.
+
+        If its end cannot be stored, it comes again later.
+        """
         try:
-            revoked = self.stepped_out.is_dropped(request) or request.revoked()
+            with ending(request):
+                revoked = request.revoked()
         except Exception as error:  # noqa: BLE001  # of a result backend, say
-            self.recovery.delay(request, error)
+            self._decide(request, partial(self.recovery.delay, error=error))
             return True
         if revoked:
             self.end(request)
         return bool(revoked)
+
+    def _must_leave(self, request: Any) -> bool:
+        """Return whether a request was dropped or revoked meanwhile; then end it."""
+        if self.stepped_out.is_dropped(request):
+            self.end(request)
+            return True
+        return self.is_revoked(request)
 
     def _conclude(self, result: Status | Exception | None, request: Any) -> Status:
         """Return the status of one request of a batch; decide once more if it has no reply."""

@@ -24,7 +24,7 @@ from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.health.outage import OutageMode
-from celery_throttle.worker.task_state import Status, TaskState, fail
+from celery_throttle.worker.task_state import Status, TaskState, ending, fail
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 
 logger = get_logger(__name__)
@@ -84,7 +84,8 @@ class Recovery:
                 if not self._has_shard(request) or is_new:
                     return self._delay(request, 0.0)
             elif isinstance(error, ThrottleError) and not isinstance(error, StoreError):
-                fail(request, error)
+                with ending(request):
+                    fail(request, error)
                 task: TaskState = request.throttle_state
                 return task.end()
         except Exception as another:  # noqa: BLE001  # as above

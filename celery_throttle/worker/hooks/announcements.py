@@ -24,7 +24,7 @@ from celery_throttle.tasks.messages.packing import is_claimed
 from celery_throttle.tasks.task_limits import TaskLimits
 from celery_throttle.worker import tuning
 from celery_throttle.worker.claim import Wait
-from celery_throttle.worker.task_state import Status
+from celery_throttle.worker.task_state import Status, ending
 
 logger = get_logger(__name__)
 
@@ -201,6 +201,7 @@ def end_surplus(request: Any) -> Status:
 
 def _revoke(request: Any, reason: str) -> Status:
     """End a task as if it was revoked: the result says so, and its chord learns of it."""
-    request._announce_revoked(reason, terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
+    with ending(request):
+        request._announce_revoked(reason, terminated=False, signum=None, expired=False)  # noqa: SLF001  # the one place in Celery that does all of it
     status: Status = request.throttle_state.end()
     return status
