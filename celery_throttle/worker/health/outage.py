@@ -202,9 +202,12 @@ class Fallback:
             each task that waits for the same limit. None if the task has to wait for the server.
         """
         self._bound_memory()
-        limits = {ref: self._counting_limits(ref) for ref in requirement.refs}
-        if any(limit.outage == "closed" for own in limits.values() for limit in own):
-            return None
+        limits: dict[LimitRef, list[Limit]] = {}
+        for ref in requirement.refs:
+            counting = self._counting_limits(ref)
+            if counting is None or any(limit.outage == "closed" for limit in counting):
+                return None
+            limits[ref] = counting
         paused = [self.pauses.get(ref.name, 0.0) * MILLION for ref, own in limits.items() if own]
         begins = max(self.begins, *paused) if paused else 0
         if begins == inf:
@@ -237,10 +240,10 @@ class Fallback:
         self._last_try.update(dict.fromkeys(requirement.refs, next_try))
         return next_try
 
-    def _counting_limits(self, ref: LimitRef) -> list[Limit]:
-        own = self.limits.get(ref)
-        limits = self.limits[LimitRef(ref.name, None)] if own is None else own
-        return [limit for limit in limits if limit.outage != "open"]
+    def _counting_limits(self, ref: LimitRef) -> list[Limit] | None:
+        """Return the limits that count; None if the name was not known before the outage."""
+        limits = self.limits.get(ref, self.limits.get(LimitRef(ref.name, None)))
+        return None if limits is None else [each for each in limits if each.outage != "open"]
 
     def _has_slot(self, ref: LimitRef, limits: Sequence[Limit]) -> bool | None:
         """Return whether this worker has a free slot, if the limits have slots.

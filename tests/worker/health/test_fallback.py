@@ -81,6 +81,11 @@ def test_closed_slots_are_closed() -> None:
     assert worker.wait(requirement(LimitRef("both", None)), 0, waited=False) is None
 
 
+def test_a_task_waits_for_the_server_if_its_limit_is_newer_than_the_last_heartbeat() -> None:
+    worker = alone({API: ["1/s"]})
+    assert worker.wait(requirement(API, LimitRef("new", "k")), SECOND, waited=False) is None
+
+
 def test_keys_have_their_own() -> None:
     keyed, gold = LimitRef("api", "a"), LimitRef("api", "gold")
     worker = alone({API: ["1/s"], gold: ["10/s"]})
