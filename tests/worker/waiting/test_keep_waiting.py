@@ -33,9 +33,7 @@ class Shop:
         self.limiter = Limiter(url, {"search": "1000/s"})
 
     def worker(self) -> Worker:
-        worker = Worker("tests.apps.kept", self.url)
-        worker.start()
-        return worker
+        return Worker("tests.apps.kept", self.url)
 
     def send(self, task: Any, *versions: int) -> dict[tuple[int, int], AsyncResult]:
         """Send some versions of each document, by default all."""
@@ -119,6 +117,7 @@ def test_the_very_newest_or_first_runs(
 
 def test_a_worker_that_is_killed_while_it_ends_tasks_loses_none(shop: Shop) -> None:
     killed = shop.worker()
+    killed.start()
     for _ in range(2):
         kept.block.delay()
     wait_until(lambda: shop.redis.llen("blocked") == 2, "two busy processes")
