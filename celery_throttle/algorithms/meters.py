@@ -82,17 +82,18 @@ class Meter(State):
     q: int  #: ticks per microsecond at that time
     busy: BusyPeriod  #: at that time
     level: int  #: ticks in use at that time
+    algorithm: str  #: that of the limit
 
     @classmethod
     def empty(cls, limit: Limit, since: int) -> Self:
-        return cls(since, 0, *limit.ticks, BusyPeriod(0), 0)
+        return cls(since, 0, *limit.ticks, BusyPeriod(0), 0, limit.algorithm)
 
     def used(self, now: int) -> int:
         """Return the ticks in use. Before ``at``: the level there, and what drains until then."""
         return max(0, self.level - (now - self.at) * self.q)
 
     def matches(self, limit: Limit) -> bool:
-        return (self.p, self.q) == limit.ticks
+        return (self.algorithm, self.p, self.q) == (limit.algorithm, *limit.ticks)
 
     def latest_time(self) -> int:
         return self.at
@@ -151,7 +152,7 @@ class Meter(State):
         return min(rest, used)
 
     def _write(self, limit: Limit, level: int, at: int, busy: BusyPeriod) -> Self:
-        return type(self)(self.since, at, *limit.ticks, busy, level)
+        return type(self)(self.since, at, *limit.ticks, busy, level, limit.algorithm)
 
     def _busy_period(self, now: int) -> BusyPeriod:
         return self.busy if self.used(now) else BusyPeriod(now)

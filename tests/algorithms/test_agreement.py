@@ -52,6 +52,13 @@ def test_the_same_limit_once_more_changes_nothing(sides: Sides, key: str | None)
             sides.show(play, limits, [Step("acquire"), *trace], key=key, others=limits)
 
 
+@pytest.mark.parametrize("key", [None, "key"])
+def test_another_algorithm_in_the_same_microsecond(sides: Sides, key: str | None) -> None:
+    limits = [Limit.parse(text) for text in ("3/s burst 10", "3/s burst 10 using leaky-bucket")]
+    others = [Limit.parse("3/s using token-bucket")]
+    sides.show(play, limits, [Step("acquire")] * 2 + [Step("define")], key=key, others=others)
+
+
 def test_a_log_of_which_nothing_counts_is_empty_after_a_step_back(sides: Sides) -> None:
     trace = [Step("reserve", worth=0), Step("settle"), Step("back", more=MAX_BOOKING_US + 1)]
     sides.show(play, [Limit.parse("3/s using sliding-log")], trace)

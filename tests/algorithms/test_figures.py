@@ -119,25 +119,17 @@ def test_an_interval_of_no_whole_microseconds_is_never_rounded(algorithm: str) -
 
 
 @pytest.mark.parametrize(
-    ("text", "state"),
+    ("algorithm", "kind"),
     [
-        ("3/s burst 3", Meter(7, START, 1_000_000, 3, BUSY, 2_000_000)),
-        (
-            "3/s burst 3 using token-bucket",
-            Meter(7, START, 1_000_000, 3, BUSY, 2_000_000),
-        ),
-        (
-            "3/s burst 3 using leaky-bucket",
-            Meter(7, START, 1_000_000, 3, BUSY, 2_000_000),
-        ),
-        (
-            "3/s burst 3 using leaky-queue",
-            LeakyQueue(7, START, 1_000_000, 3, BUSY, 2_000_000),
-        ),
+        ("gcra", Meter),
+        ("token-bucket", Meter),
+        ("leaky-bucket", Meter),
+        ("leaky-queue", LeakyQueue),
     ],
 )
-def test_what_drains(text: str, state: Meter) -> None:
-    limit = Limit.parse(text)
+def test_what_drains(algorithm: str, kind: type[Meter]) -> None:
+    limit = Limit.parse(f"3/s burst 3 using {algorithm}")
+    state = kind(7, START, 1_000_000, 3, BUSY, 2_000_000, algorithm)
     taken = taken_once(limit, 2, START)
     assert taken == state
     assert type(taken) is type(state)
