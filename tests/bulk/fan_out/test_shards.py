@@ -340,7 +340,7 @@ def test_a_publisher_that_is_killed_and_started_again(sharded: ShardedApp, tmp_p
         if least is None:
             assert running.process.wait(SECONDS) == 0
             continue
-        wait_until(partial(has_sent, least), "a part is sent", SECONDS)
+        running.wait_until(partial(has_sent, least), SECONDS)
         os.kill(running.process.pid, signal.SIGKILL)
         running.process.wait()
         running.end()
