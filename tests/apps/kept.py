@@ -36,13 +36,6 @@ def index(document: int, version: int) -> int:
     return version
 
 
-@app.task(shared=False)
-def block() -> None:
-    with Redis.from_url(URL) as client:
-        client.rpush("blocked", 1)
-        client.blpop("go")
-
-
 @app.task(shared=False, throttle="search:{document}", throttle_keep_waiting="first")
 def refresh(document: int, version: int) -> int:
     return version + 0 * document

@@ -44,11 +44,7 @@ class Shop:
         }
 
     def wait_until_parked(self, tasks: int) -> None:
-        """Wait until so many tasks have come to their lines.
-
-        An empty queue does not show it: kombu takes a message out of Redis before it notes it as
-        unacknowledged, and a worker that is killed in between loses it.
-        """
+        """Wait until so many tasks have come to their lines."""
         wait_until(lambda: self._arrivals() == tasks, "all tasks in their lines")
 
     def _arrivals(self) -> float:
@@ -115,27 +111,9 @@ def test_the_very_newest_or_first_runs(
     assert totals.replaced + dict(totals.dropped)["surplus"] == SURPLUS
 
 
-def test_a_worker_that_is_killed_while_it_ends_tasks_loses_none(shop: Shop) -> None:
-    killed = shop.worker()
-    killed.start()
-    for _ in range(2):
-        kept.block.delay()
-    wait_until(lambda: shop.redis.llen("blocked") == 2, "two busy processes")
-    sent = shop.send(kept.index)
-    shop.wait_until_parked(len(sent))
-    shop.redis.rpush("go", 1, 2)
-    wait_until(lambda: shop.states(sent)["REVOKED"] > 0, "the end of some tasks")
-    killed.kill()
-    killed.wait()
-    killed.close()
-    with shop.worker():
-        wait_until(lambda: shop.states(sent)["REVOKED"] == SURPLUS, "the end of all but one")
-        shop.limiter["search"].resume()
-        wait_until(lambda: shop.states(sent)["SUCCESS"] == KEYS, "the run of one of each key")
-        assert shop.states(sent) == {"REVOKED": SURPLUS, "SUCCESS": KEYS}
-
-
-def test_what_is_sent_to_a_line_replaces_the_task_there(shop: Shop) -> None:
+@pytest.fixture
+def index(shop: Shop) -> Iterator[Any]:
+    """The task of that name, sent straight to its line."""
     with Celery("lines", broker=shop.url, backend=shop.url, set_as_current=False) as app:
         app.conf.update(throttle_publish="line", task_default_queue="kept")
         Throttle(app, {"search": "1000/s"}, url=shop.url)
@@ -147,14 +125,33 @@ def test_what_is_sent_to_a_line_replaces_the_task_there(shop: Shop) -> None:
         @app.task(name=kept.index.name, shared=False, **options)
         def index(document: int, version: int) -> None: ...
 
-        with shop.worker():
-            sent = {(1, 0): index.delay(1, 0)}
-            wait_until(lambda: shop.waiting() == 1, "tasks in that state")
-            sent |= {(1, version): index.delay(1, version) for version in range(1, 5)}
-            assert shop.redis.llen("kept") == 0
-            wait_until(lambda: shop.states(sent)["REVOKED"] == 4, "tasks in that state")
-            shop.limiter["search"].resume()
-            assert sent[1, 4].get(timeout=SECONDS) == 4
+        yield index
+
+
+def test_a_worker_that_is_killed_while_it_ends_tasks_loses_none(shop: Shop, index: Any) -> None:
+    sent = shop.send(index)
+    killed = shop.worker()
+    killed.start()
+    wait_until(lambda: shop.states(sent)["REVOKED"] > 0, "the end of some tasks")
+    killed.kill()
+    killed.wait()
+    killed.close()
+    with shop.worker():
+        wait_until(lambda: shop.states(sent)["REVOKED"] == SURPLUS, "the end of all but one")
+        shop.limiter["search"].resume()
+        wait_until(lambda: shop.states(sent)["SUCCESS"] == KEYS, "the run of one of each key")
+        assert shop.states(sent) == {"REVOKED": SURPLUS, "SUCCESS": KEYS}
+
+
+def test_what_is_sent_to_a_line_replaces_the_task_there(shop: Shop, index: Any) -> None:
+    with shop.worker():
+        sent = {(1, 0): index.delay(1, 0)}
+        wait_until(lambda: shop.waiting() == 1, "tasks in that state")
+        sent |= {(1, version): index.delay(1, version) for version in range(1, 5)}
+        assert shop.redis.llen("kept") == 0
+        wait_until(lambda: shop.states(sent)["REVOKED"] == 4, "tasks in that state")
+        shop.limiter["search"].resume()
+        assert sent[1, 4].get(timeout=SECONDS) == 4
 
 
 def _task(app: Celery, value: Any) -> Any:
