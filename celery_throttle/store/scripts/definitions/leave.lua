@@ -10,7 +10,7 @@
 --            back since
 -- Reply {what was there, '' if it was never there, 1 if one of its limits has slots, else 0}: packed by cmsgpack, a table of
 --         fields     {field, value, ...} of the hash of definitions
---         own_keys   {key, when (us) what was looked up for it ends, ...}
+--         own_keys   {key, when (us) the first of its definitions or its weight ends, 0 if none does, ...}
 --         pauses     {{field, when (us) it ends, 0 if it is not paused; the pause, its origin}, ...}
 --         has_slots  whether one of its limits has slots
 --         left       when (us) it was removed
