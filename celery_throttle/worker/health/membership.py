@@ -225,8 +225,8 @@ class Heartbeats:
     def _send(self, store: Store, *, skips: bool) -> None:
         """Send the heartbeats to a server; ``skips``: leave out those that may be left out."""
         due = [each for each in self._by_store[store] if not (skips and each.may_skip)]
-        for each in self._answered(store, due):
-            each.on_heartbeat()
+        answered = self._answered(store, due)
+        run_round([each.on_heartbeat for each in answered], tuning.ROUND_SECONDS)
 
     def _reconnect(self, store: Store) -> None:
         """Send the heartbeats to a server that was lost, if it is back."""
@@ -238,10 +238,8 @@ class Heartbeats:
         if not answered:
             self._lost.add(store)
             return
-        for each in memberships:
-            each.on_return()
-        for each in answered:
-            each.on_heartbeat()
+        run_round([each.on_return for each in memberships], tuning.ROUND_SECONDS)
+        run_round([each.on_heartbeat for each in answered], tuning.ROUND_SECONDS)
 
     @staticmethod
     def _answered(store: Store, memberships: Sequence[Membership]) -> list[Membership]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -20,16 +22,19 @@ def called() -> list[str]:
     return []
 
 
+def make_membership(throttle: Throttle, **on: Any) -> Membership:
+    ignore = dict.fromkeys(("on_return", "on_heartbeat"), lambda: None)
+    queues = WorkerQueues(throttle, lambda: None)
+    return Membership(throttle, "worker", queues, names_in=list, **{**ignore, **on})
+
+
 @pytest.fixture
 def membership(own_server: Server, called: list[str]) -> Iterator[Membership]:
     """That of a worker without limits, which does not send a heartbeat before its thread does."""
     app = Celery("members", set_as_current=False)
     throttle = Throttle(app, {}, url=own_server.url)
-    membership = Membership(
+    membership = make_membership(
         throttle,
-        "worker",
-        WorkerQueues(throttle, lambda: None),
-        names_in=list,
         on_return=lambda: called.append("return"),
         on_heartbeat=lambda: called.append("heartbeat"),
     )
@@ -64,14 +69,7 @@ def test_a_server_that_is_back_while_an_outage_begins_ends_it(
 ) -> None:
     """The thread of the heartbeats may call it before the outage has begun for good."""
     throttle = Throttle(Celery("members", set_as_current=False), {}, url=redis_url)
-    membership = Membership(
-        throttle,
-        "worker",
-        WorkerQueues(throttle, lambda: None),
-        names_in=list,
-        on_return=lambda: None,
-        on_heartbeat=lambda: None,
-    )
+    membership = make_membership(throttle)
     heartbeats = Heartbeats({throttle.store: [membership]})
     outage = OutageMode(throttle, membership, TaskSlots("worker", lambda: None))
     membership.on_return = outage.end
@@ -84,5 +82,28 @@ def test_a_server_that_is_back_while_an_outage_begins_ends_it(
     outage.begin(StoreUnavailableError("it is lost"))
     heartbeats.start()
     wait_until(lambda: not outage.is_on, "the end of the outage")
+    heartbeats.stop()
+    throttle.store.close()
+
+
+def test_an_error_of_one_shard_leaves_the_other_ones_on_its_server_as_they_are(
+    redis_url: str, called: list[str]
+) -> None:
+    throttle = Throttle(Celery("members", set_as_current=False), {}, url=redis_url)
+
+    def fail() -> None:
+        called.append("error")
+        raise ValueError
+
+    on = {"on_return": partial(called.append, "return"), "on_heartbeat": partial(called.append, "")}
+    memberships = [
+        make_membership(throttle, on_return=fail, on_heartbeat=fail),
+        make_membership(throttle, **on),
+    ]
+    heartbeats = Heartbeats({throttle.store: memberships})
+    heartbeats.reconnect(throttle.store)
+    heartbeats.start()
+    wait_until(lambda: len(called) == 4, "the calls of both shards")
+    assert called == ["error", "return", "error", ""]
     heartbeats.stop()
     throttle.store.close()
