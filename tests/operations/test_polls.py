@@ -96,18 +96,31 @@ def test_one_poll_serves_several_starts(make: Make, limit: str, workers: int) ->
     assert sum(pool.calls.values()) - before <= 1.1 * SECOND / 10_000, pool.calls
 
 
-@pytest.mark.parametrize("workers", [10, 100])
-def test_polls_for_close_starts_do_not_grow_with_the_workers(make: Make, workers: int) -> None:
-    """One poll for two starts, and one report of what has ended."""
-    lines = make({"paced": "100/s"})
-    pool = Workers(lines, workers, processes=20, lateness=late(2_000))
+@pytest.mark.parametrize(
+    ("limit", "workers", "processes"),
+    [
+        ("50/s", 32, 2),
+        ("100/s", 10, 20),
+        ("100/s", 100, 20),
+        ("130/s", 32, 2),
+        ("200/s", 10, 2),
+        ("200/s", 100, 2),
+    ],
+)
+def test_polls_for_close_starts_do_not_grow_with_the_workers(
+    make: Make, limit: str, workers: int, processes: int
+) -> None:
+    """One poll for two starts, or for one at 50/s, and one report of what has ended."""
+    lines, rate = make({"paced": limit}), int(limit[:-2])
+    pool = Workers(lines, workers, processes, lateness=late(2_000))
     pool.run(3)
-    park(lines, 700)
+    park(lines, 7 * rate)
     pool.run(3)  # idle workers have set polls
     before = sum(pool.calls.values())
     pool.run(3)
-    assert pool.used(SECOND / 100) > 0.99
-    assert sum(pool.calls.values()) - before <= 1.1 * 300, pool.calls
+    assert pool.used(SECOND / rate) > 0.99
+    polls = 3 * (rate / 2 if rate > 50 else rate)
+    assert sum(pool.calls.values()) - before <= 1.02 * 2 * polls, pool.calls
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,16 @@ local function follow_queue_clock(queue)
   return -(gap or -CLOSE / 2)
 end
 
--- Starts that are less far (us) apart are claimed several in one call, if workers poll in time. The shortest and the
--- longest gap (us) between two polls.
+-- Starts that are at most this far (us) apart are claimed several in one call, if workers poll in time. The shortest and
+-- the longest gap (us) between two polls.
 local CLOSE, SHORTEST_GAP, LONGEST_GAP = 20000, 2500, 100000
 
 -- A start is late if it is claimed less than this part of a horizon ahead. Then gaps are a third, and grow by GROWTH
 -- again with each call that is not late.
 local LATE, GROWTH = 3 / 10, 33 / 32
+
+-- A poll is in time for a start if it is this part of a horizon ahead, or more: a worker may be somewhat late.
+local IN_TIME = 4 / 10
 
 -- A worker that is woken polls this long (us) after its last poll at the earliest.
 local WAKE_UP_DELAY = 5000
@@ -47,19 +50,22 @@ local function other_polls(queue, from)
   return times
 end
 
+-- When (us) the last poll of a queue is.
+local function last_poll(queue)
+  return tonumber(redis.call('ZRANGE', queue[POLLS], '+inf', now, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2])
+end
+
 -- The first free poll time from `from` (us) on. Some worker has to poll at each due time, but not all: each takes a time
 -- that is whole gaps from the first. So polls a second depend on the gap, and not on the number of workers. A poll that is
--- much later than a time does not take it, but no time is free between two polls that are a gap apart: they serve other
--- pairs of starts. Two workers take the first time if starts are far apart.
+-- much later than a time does not take it. Two workers take the first time if starts are far apart.
 local function free_poll_time(queue, from, gap)
   local near = math.min(gap, CLOSE) / 4
   local polls, free = other_polls(queue, from - 2 * near), from
-  if gap >= CLOSE and (not polls[2] or polls[2] >= from + 2 * near) then
+  if gap > CLOSE and (not polls[2] or polls[2] >= from + 2 * near) then
     return from
   end
   for i = 1, #polls do
-    local is_hole = gap >= CLOSE or i == 1 or polls[i] - polls[i - 1] > gap + near
-    if is_hole and polls[i] >= free + near then
+    if polls[i] >= free + near then
       return free
     end
     while polls[i] > free - 2 * near do
@@ -67,16 +73,33 @@ local function free_poll_time(queue, from, gap)
     end
   end
   if #polls >= MOST_POLLS - 1 then -- no time is free among these
-    local last = redis.call('ZRANGE', queue[POLLS], '+inf', from, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-    free = math.max(free, free + math.ceil((last + 2 * near - free) / gap) * gap)
+    free = math.max(free, free + math.ceil((last_poll(queue) + 2 * near - free) / gap) * gap)
   end
   return free
 end
 
+-- The same where starts are close and workers poll in time. Each poll is a gap after another poll, and not after what this
+-- worker has claimed: else two chains of polls would share the starts, and each poll would find half of what it could. The
+-- time is `from` if nobody else polls in time for what is due (us).
+local function free_chain_time(queue, from, due, gap)
+  local polls = other_polls(queue, math.max(now, due - call.free_horizon))
+  if not polls[1] or polls[1] > due - call.free_horizon * IN_TIME then
+    return from
+  end
+  local free = polls[1] + gap
+  for i = 2, #polls do
+    if polls[i] >= free + gap * 3 / 4 then
+      return free
+    end
+    free = math.max(free, polls[i] + gap)
+  end
+  return #polls >= MOST_POLLS - 1 and math.max(free, last_poll(queue) + gap) or free
+end
+
 -- Whether a start so far ahead is left to a worker that polls soon: it claims the start after it in the same call.
 local function is_left(queue, due, gap)
-  local is_early = gap > CLOSE / 2 and gap < CLOSE and due > now + call.free_horizon * 3 / 4
-  return is_early and (other_polls(queue, now)[1] or due) <= due - call.free_horizon * LATE
+  local is_early = gap > CLOSE / 2 and gap <= CLOSE and due > now + call.free_horizon * 3 / 4
+  return is_early and (other_polls(queue, now)[1] or due) <= due - call.free_horizon * IN_TIME
 end
 
 -- The gap (us) between two polls of a queue, from which this call took tasks or not. It is the time between two starts;
@@ -84,7 +107,7 @@ end
 -- is half a horizon ahead. Where workers poll late, polls are closer. `before` is what was measured before.
 local function measure_gap(before, due, has_taken)
   local spacing = has_taken and call.last_start and due - call.last_start or 0
-  if spacing >= CLOSE then
+  if spacing > CLOSE then
     return math.min(LONGEST_GAP, spacing)
   elseif spacing <= 0 then
     return before
@@ -94,7 +117,7 @@ local function measure_gap(before, due, has_taken)
     return math.max(SHORTEST_GAP, own)
   end
   local starts = math.min(call.wanted, math.floor(call.free_horizon / 2 / spacing) + 1)
-  return math.max(CLOSE / 2, math.min(CLOSE - 1, starts * spacing))
+  return math.max(CLOSE / 2, math.min(CLOSE, starts * spacing))
 end
 
 -- Wake others for a list that is due (us) then, as this worker has no process: unless one polls in time anyway, which is
@@ -110,8 +133,11 @@ end
 -- a start that is far from others two workers poll. Several close ones are claimed in one call, half a horizon ahead.
 local function poll_time(queue, due, gap)
   local from = math.max(now, due - call.free_horizon)
-  if gap < CLOSE then
+  if gap <= CLOSE then
     from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  end
+  if gap >= CLOSE / 2 and gap <= CLOSE then
+    return free_chain_time(queue, from, due, gap)
   end
   return free_poll_time(queue, from, gap)
 end
