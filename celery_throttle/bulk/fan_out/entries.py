@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -83,10 +83,7 @@ class EntryBuilder:
         self._kinds: dict[str, SignatureKind] = {}
         self._traced: CapturedMessage | None = None  # the one message that tracers have seen
         self._parts = throttle.parts_by_name
-        self._shard_of = lru_cache(_CACHED_LINES)(partial(shard_of_limits, throttle))
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
-        self._has_shards = throttle.parts is not None
-        self._shard_headers: Mapping[str, str] = {}
 
     def build(self, position: int, given: Signature) -> LineEntry:
         """Return the entry of the signature at a position among all of the fan-out.
@@ -105,33 +102,34 @@ class EntryBuilder:
             raise FanOutError(
                 f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: text"
             )
+        template = kind.template
+        if template is not None:
+            queue, rank, expires = template.destination
+        else:
+            message = self._capture(kind, args, kwargs, task_id=task_id)
+            args, kwargs, _ = message.payload  # code of the user may have changed them
+            queue, rank, expires = self._destinations.read(message)
         requirement = kind.limits.requirement(args, kwargs)
         if requirement is None:
             raise FanOutError(
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
                 f"{shown(kwargs)}, so there is no line for it: send it by delay()"
             )
-        shard = ""
-        if self._has_shards:
-            shard = self._shard_of(requirement.refs)
-            self._shard_headers = {FAN_OUT_SHARD_HEADER: shard}
+        line = self._line_of(queue, requirement.refs)
         self._throttle.look_up_keys(requirement.refs)
-        if kind.template is not None:
-            queue, rank, expires = kind.template.destination
-            packed = kind.template.pack(task_id, args, kwargs, content, shard)
+        if template is not None:
+            packed = template.pack(task_id, args, kwargs, content, line.shard)
         else:
-            message = self._capture(kind, args, kwargs, task_id=task_id)
-            queue, rank, expires = self._destinations.read(message)
+            _add_shard(message, line.shard)
             packed = packing.pack(message, computed_headers(kind.limits, requirement))
             if kind.may_have_template and kind.limits.computed is None:
-                self._find_template(kind, message, content)
-        line = self._line_of(queue, requirement.refs)
+                self._find_template(kind, message, content, line.shard)
         costs, settles = requirement.costs, kind.limits.settles
         return LineEntry(line, task_id, rank, expires, packed, costs, settles, position)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
-        shard = self._shard_of(refs)
+        shard = shard_of_limits(self._throttle, refs)
         line = self._parts[shard].keys.line(queue, (*refs, self._pause))
         return Destination(queue, refs, line, shard)
 
@@ -201,15 +199,14 @@ class EntryBuilder:
 
     def _capture(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
         """Return the message of a task; ``more`` options than those of its kind."""
-        headers = {**kind.headers, **self._shard_headers}
         if not kind.shares_trace:
-            return self._make(kind, args, kwargs, **more, headers=headers)
+            return self._make(kind, args, kwargs, **more, headers=dict(kind.headers))
         if self._traced is None:
-            self._traced = self._make(kind, args, kwargs, **more, headers=headers)
+            self._traced = self._make(kind, args, kwargs, **more, headers=dict(kind.headers))
             return self._traced
         with suppress_tracers():
-            message = self._make(kind, args, kwargs, **more, headers=SentryOptOut(headers))
-        copy_trace(self._traced.headers, message.headers, headers)
+            message = self._make(kind, args, kwargs, **more, headers=SentryOptOut(kind.headers))
+        copy_trace(self._traced.headers, message.headers, kind.headers)
         return message
 
     def _make(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
@@ -228,7 +225,7 @@ class EntryBuilder:
         return captured.pop()
 
     def _find_template(
-        self, kind: SignatureKind, message: CapturedMessage, content: str | bytes
+        self, kind: SignatureKind, message: CapturedMessage, content: str | bytes, shard: str
     ) -> None:
         """At a kind's second message made by Celery, find a template for those that follow.
 
@@ -242,14 +239,18 @@ class EntryBuilder:
         kind.may_have_template = False
         if isinstance(content, str) and allows_template(kind.task, kind.options):
             marks = {"task_id": ID, "argsrepr": ARGS, "kwargsrepr": KWARGS}
-            shard = self._shard_headers.get(FAN_OUT_SHARD_HEADER, "")
-            if shard:
-                self._shard_headers = {FAN_OUT_SHARD_HEADER: SHARD}
             marked = self._capture(kind, *kind.first, **marks)
+            _add_shard(marked, shard and SHARD)
             template = Template.of(kind.task, marked, self._destinations.read(message))
             made = template.pack(message.headers["id"], args, kwargs, content, shard)
             if made == packing.pack(message):
                 kind.template = template
+
+
+def _add_shard(message: CapturedMessage, shard: str) -> None:
+    """Add the header with the name of the shard, which messages have if there are several."""
+    if shard:
+        message.headers[FAN_OUT_SHARD_HEADER] = shard
 
 
 def read_signature(app: Celery, given: Any) -> Signature:

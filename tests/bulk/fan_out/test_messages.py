@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import fan_out_ref
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
@@ -249,6 +250,28 @@ def test_ones_own_code_has_its_part_in_every_message(redis_url: str, way: str) -
         assert [entry.rank for entry in found] == list(range(5))
     else:
         assert [packing.headers(entry.packed)["first"] for entry in found] == list(range(5))
+    app.close()
+
+
+class Tenanted(Task):
+    """A task whose callers leave out an argument that its base class adds."""
+
+    abstract = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]  # as users write it
+        return super().apply_async(args, {**(kwargs or {}), "tenant": "ada"}, **options)
+
+
+def test_limits_and_keys_are_those_of_the_arguments_that_are_sent(redis_url: str) -> None:
+    app: Any = Celery("own", broker=redis_url, set_as_current=False, task_cls=Tenanted)
+    Throttle(app, {"mail": "1/h"})
+
+    @app.task(name="one", throttle="mail:{tenant}", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def one(number: int, tenant: str = "nobody") -> None: ...
+
+    builder = EntryBuilder(app.throttle, "nightly")
+    found = [builder.build(number, one.s(number)) for number in range(3)]
+    assert {entry.destination.refs for entry in found} == {(LimitRef("mail", "ada"),)}
     app.close()
 
 
