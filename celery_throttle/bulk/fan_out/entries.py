@@ -146,8 +146,8 @@ class EntryBuilder:
             options = {key: value for key, value in options.items() if key != "task_id"}
         kind = self._kinds.get(name)
         if kind is None or kind.options != options:
-            # A deep copy: a caller may reuse and change one dict of headers.
-            kind = self._kinds[name] = self._new_kind(name, deepcopy(options))
+            # A copy: a caller may reuse and change one dict of headers, or one link.
+            kind = self._kinds[name] = self._new_kind(name, _copy(options))
         return kind
 
     def _new_kind(self, name: str, options: Mapping[str, Any]) -> SignatureKind:
@@ -251,6 +251,16 @@ def _add_shard(message: CapturedMessage, shard: str) -> None:
     """Add the header with the name of the shard, which messages have if there are several."""
     if shard:
         message.headers[FAN_OUT_SHARD_HEADER] = shard
+
+
+def _copy(value: Any) -> Any:
+    """Copy options at any depth; deepcopy() leaves out the arguments of signatures."""
+    if isinstance(value, dict):
+        return {key: _copy(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        copied = map(_copy, value)
+        return [*copied] if isinstance(value, list) else tuple(copied)
+    return deepcopy(value)
 
 
 def read_signature(app: Celery, given: Any) -> Signature:

@@ -137,6 +137,15 @@ def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
         assert packing.headers(entry.packed)["number"] == number
 
 
+def test_links_that_change_in_place_are_those_of_each_task(app: Any) -> None:
+    builder, link = EntryBuilder(app.throttle, "nightly"), app.tasks["one"].s(number=0)
+    for number in range(4):
+        link.kwargs["number"] = number
+        entry = builder.build(number, app.tasks["one"].s(1).set(link=[link]))
+        _, _, embedded = packing.unpack(entry.packed, {"application/json"}, CLAIM).payload
+        assert embedded["callbacks"][0]["kwargs"] == {"number": number}
+
+
 class Order(BaseModel):
     """An argument of a task with ``pydantic=True``."""
 
