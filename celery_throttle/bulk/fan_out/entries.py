@@ -152,11 +152,6 @@ class EntryBuilder:
 
     def _new_kind(self, name: str, options: Mapping[str, Any]) -> SignatureKind:
         where = f"task {name!r}"
-        if name in _CANVAS:
-            raise FanOutError(
-                f"a {name.removeprefix('celery.')} cannot be part of a fan-out; allowed: single "
-                "tasks, each with the tasks that follow it as its link"
-            )
         if name not in self._app.tasks:
             raise FanOutError(f"{where} is not known to app {self._app.main!r}, nor its limits")
         task = self._app.tasks[name]
@@ -267,12 +262,18 @@ def read_signature(app: Celery, given: Any) -> Signature:
     """Return what is given, a signature, or a dict as one comes from JSON.
 
     Raises:
-        FanOutError: it is neither.
+        FanOutError: it is neither, or consists of several tasks.
     """
-    if isinstance(given, Signature):
-        return given
-    if isinstance(given, dict) and isinstance(given.get("task"), str):
+    signature: Any = given
+    if not isinstance(given, Signature):
+        if not isinstance(given, dict) or not isinstance(given.get("task"), str):
+            raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")
         defaults: dict[str, Any] = {"args": (), "kwargs": {}, "options": {}}
-        signature: Any = maybe_signature({**defaults, **given}, app)
-        return signature  # type: ignore[no-any-return]  # of a dict it is never None
-    raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")
+        signature = maybe_signature({**defaults, **given}, app)
+    name = signature["task"]
+    if name in _CANVAS:
+        raise FanOutError(
+            f"a {name.removeprefix('celery.')} cannot be part of a fan-out; allowed: single "
+            "tasks, each with the tasks that follow it as its link"
+        )
+    return signature  # type: ignore[no-any-return]  # of a dict it is never None
