@@ -145,7 +145,12 @@ class EntryBuilder:
         if "task_id" in options:
             options = {key: value for key, value in options.items() if key != "task_id"}
         kind = self._kinds.get(name)
-        if kind is None or kind.options != options:
+        # The limits may have changed with the rules file.
+        if (
+            kind is None
+            or kind.options != options
+            or kind.limits is not self._throttle.task_limits(kind.task)
+        ):
             # A copy: a caller may reuse and change one dict of headers, or one link.
             kind = self._kinds[name] = self._new_kind(name, _copy(options))
         return kind

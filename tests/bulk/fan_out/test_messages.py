@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from celery_throttle import FanOutError, Throttle
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import fan_out_ref
+from celery_throttle.tasks import app_rules
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
@@ -144,6 +146,21 @@ def test_links_that_change_in_place_are_those_of_each_task(app: Any) -> None:
         entry = builder.build(number, app.tasks["one"].s(1).set(link=[link]))
         _, _, embedded = packing.unpack(entry.packed, {"application/json"}, CLAIM).payload
         assert embedded["callbacks"][0]["kwargs"] == {"number": number}
+
+
+def test_a_rules_file_that_changes_meanwhile_has_the_limits_of_the_next_task(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_rules, "POLL_SECONDS", 0.0)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('routes.free = "api"\n')
+    app = make_app(throttle_rules=rules)
+    builder, task = EntryBuilder(app.throttle, "nightly"), app.tasks["free"]
+    found = [builder.build(number, task.s()) for number in range(3)]
+    rules.write_text('routes.free = "mail"\n')
+    assert app.throttle.task_limits(task).names == {"api"}  # a new content counts when found twice
+    found.append(builder.build(3, task.s()))
+    assert [entry.destination.refs[0].name for entry in found] == ["api", "api", "api", "mail"]
 
 
 class Order(BaseModel):
