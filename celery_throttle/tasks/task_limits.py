@@ -32,7 +32,7 @@ from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.operations.waiting import Kept
 from celery_throttle.tasks.computed import ComputedLimits, Entry
-from celery_throttle.tasks.costs import CostSpec, TaskCosts, is_plain
+from celery_throttle.tasks.costs import CostSpec, TaskCosts
 from celery_throttle.tasks.functions import (
     TaskFunction,
     is_function,
@@ -152,7 +152,8 @@ class TaskLimits:
             if max_wait is not None:
                 max_wait = check_duration(max_wait, "throttle_max_wait")
         _refuse_names_as_text(templates, signature, where)
-        plain = tuple(each for each in map(costs.__getitem__, names) if is_plain(each))
+        of_each = map(costs.__getitem__, names)
+        plain = tuple(each for each in of_each if not isinstance(each, TaskFunction))
         arguments = [name for template in templates for name in template.arguments]
         arguments += [each.name for each in plain if isinstance(each, ArgumentCost)]
         computed = None

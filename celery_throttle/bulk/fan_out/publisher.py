@@ -6,7 +6,6 @@ again as it is.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -18,16 +17,11 @@ from celery.utils.log import get_logger
 from celery_throttle.bulk.fan_out.enlist import LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder, read_signature
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
+from celery_throttle.bulk.fan_out.part_publisher import PartPublisher, add_note
 from celery_throttle.bulk.fan_out.parts import FanOutParts
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.errors import (
-    ConfigurationError,
-    FanOutError,
-    ThrottleError,
-    shown,
-)
+from celery_throttle.errors import ConfigurationError, FanOutError, shown
 from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.fan_outs import pause_fan_out
@@ -326,7 +320,6 @@ class Publisher:
             self._options,
             waiting_elsewhere=self._waiting_elsewhere,
             on_hold=self._on_hold,
-            noted=_note_entry,
         )
 
     def _check(self, found: FanOutParts) -> None:
@@ -365,16 +358,5 @@ class Publisher:
         try:
             return self._entries.build(position, signature)
         except Exception as error:
-            _add_note(error, position, shown(signature))
+            add_note(error, position, shown(signature))
             raise
-
-
-def _note_entry(error: ThrottleError, entry: LineEntry) -> ThrottleError:
-    _add_note(error, entry.position, f"task_id {shown(entry.task_id)}")
-    return error
-
-
-def _add_note(error: Exception, position: int, signature: str) -> None:
-    """Add the position of the signature, from 0, to an error."""
-    if sys.version_info >= (3, 11):
-        error.add_note(f"of signature {position} of a fan-out: {signature}")
