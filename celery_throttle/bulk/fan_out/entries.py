@@ -54,7 +54,6 @@ class SignatureKind:
     """All signatures of one task with the same options, apart from their ids."""
 
     task: Task
-    name: bytes
     options: Mapping[str, Any]
     headers: Mapping[str, Any]  #: those that the task is sent with, apart from Celery's
     limits: TaskLimits
@@ -183,9 +182,7 @@ class EntryBuilder:
             "ignore_result": options.get("ignore_result", task.ignore_result),
         }
         shares_trace = not has_user_code(task) and not trace_of(options.get("headers") or {})
-        return SignatureKind(
-            task, name.encode(), options, headers, limits, serializer, shares_trace
-        )
+        return SignatureKind(task, options, headers, limits, serializer, shares_trace)
 
     def _id_of(self, position: int, kind: SignatureKind, content: str | bytes) -> str:
         """Return the same id if the same tasks are given in the same order again.
@@ -193,7 +190,7 @@ class EntryBuilder:
         Otherwise it differs: then a task may be sent twice, but none is omitted.
         """
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-        text = b"%d %b %b" % (position, kind.name, data)
+        text = f"{position} {kind.task.name} ".encode() + data
         digest = blake2b(text, digest_size=16, key=self._seed).hexdigest()
         return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
