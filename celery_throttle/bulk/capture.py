@@ -16,10 +16,12 @@ from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Producer, Queue
 from kombu.compression import get_encoder
-from kombu.serialization import dumps
+from kombu.exceptions import DecodeError
+from kombu.serialization import dumps, loads
 
 from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.waiting import LineTasks, Mode, WaitingTask, park
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import computed_headers
@@ -34,6 +36,9 @@ _PUBLISH_OPTIONS = frozenset(
     ("retry", "retry_policy", "timeout", "confirm_timeout", "mandatory", "immediate")
 )
 
+#: Types of values that every serializer leaves as they are.
+_UNCHANGED = frozenset((str, int, float, bool, type(None)))
+
 #: A task with one of these options goes to the broker, whatever ``throttle_publish`` is.
 _BROKER_OPTIONS = ("eta", "countdown", "producer", "publisher", "connection")
 
@@ -43,13 +48,43 @@ class CapturedMessage:
     """A message as a worker would get it, before ``tasks/messages/packing.py`` packs it."""
 
     payload: Any  #: the body before it was serialized
-    body: str | bytes
+    body: bytes
     content_type: str
     content_encoding: str
     headers: dict[str, Any]
     properties: dict[str, Any]
     delivery_info: dict[str, Any]  #: `exchange` and `routing_key`
     queues: tuple[Queue, ...]  #: those that it was to be sent to, as far as Celery knows
+
+    def requirement(self, limits: TaskLimits) -> Requirement | None:
+        """Return what the task requires; see :func:`requirement_of`."""
+        args, kwargs, _ = self.payload
+        content = self.content_type, self.content_encoding, self.body
+        return requirement_of(limits, args, kwargs, content)
+
+
+def requirement_of(
+    limits: TaskLimits, args: Any, kwargs: Any, content: tuple[str, str, str | bytes]
+) -> Requirement | None:
+    """Return what a call requires, by its arguments as a worker reads them.
+
+    A serializer may turn a value into another one, such as a UUID into its text, which is another
+    key. ``content``: its type, its encoding, and the serialized data, which begin with the
+    arguments.
+
+    Raises:
+        ThrottleError: see :meth:`TaskLimits.requirement`.
+        DecodeError: this process cannot read the data.
+    """
+    if limits.fixed is not None:
+        return limits.fixed
+    computed = limits.computed is not None
+    values = (*args, *kwargs.values()) if computed else limits.reader.read(args, kwargs)
+    if not all(type(value) in _UNCHANGED for value in values):
+        content_type, content_encoding, data = content
+        body = data.encode() if isinstance(data, str) else data
+        args, kwargs, *_ = loads(body, content_type, content_encoding, accept={content_type})
+    return limits.requirement(args, kwargs)
 
 
 class CapturingProducer:
@@ -94,7 +129,7 @@ def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     name = getattr(exchange, "name", exchange)
     return CapturedMessage(
         payload=body,
-        body=data,
+        body=data.encode() if isinstance(data, str) else data,  # as brokers deliver it
         content_type=content_type,
         content_encoding=content_encoding,
         headers=headers,
@@ -173,8 +208,7 @@ class LinePublisher:
         """Let a message join its line. False if it did not, or if that is unknown."""
         throttle, task_id = self._throttle, message.headers["id"]
         try:
-            args, kwargs, _ = message.payload
-            requirement = limits.requirement(args, kwargs)
+            requirement = message.requirement(limits)
             if requirement is None:
                 return False
             throttle.look_up_keys(requirement.refs)
@@ -195,7 +229,7 @@ class LinePublisher:
 
             line = LineTasks(queue, [waiter], kept=kept, task_name=name)
             (reply,) = throttle.run_in_shard(requirement.refs, lambda shard: park(shard, [line]))
-        except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
+        except (ThrottleError, DecodeError) as error:  # the worker fails a task with a wrong key
             logger.debug("Task %s goes to the broker: %s", task_id, error)
             return False
         return bool(reply[0] == b"parked")

@@ -17,6 +17,7 @@ from celery_throttle.bulk.capture import (
     CapturedMessage,
     CapturingProducer,
     DestinationReader,
+    requirement_of,
 )
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
 from celery_throttle.bulk.fan_out.parts import shard_of_limits
@@ -95,7 +96,8 @@ class EntryBuilder:
         signature = read_signature(self._app, given)
         kind = self._kind_of(signature)
         args, kwargs = self._arguments(kind, signature)
-        _, _, content = dumps((args, kwargs), serializer=kind.serializer)
+        serialized = dumps((args, kwargs), serializer=kind.serializer)
+        content = serialized[2]
         task_id = signature["options"].get("task_id") or self._id_of(position, kind, content)
         if not isinstance(task_id, str):
             raise FanOutError(
@@ -104,11 +106,11 @@ class EntryBuilder:
         template = kind.template
         if template is not None:
             queue, rank, expires = template.destination
-        else:
+            requirement = requirement_of(kind.limits, args, kwargs, serialized)
+        else:  # code of the user may change the arguments
             message = self._capture(kind, args, kwargs, task_id=task_id)
-            args, kwargs, _ = message.payload  # code of the user may have changed them
             queue, rank, expires = self._destinations.read(message)
-        requirement = kind.limits.requirement(args, kwargs)
+            requirement = message.requirement(kind.limits)
         if requirement is None:
             raise FanOutError(
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "

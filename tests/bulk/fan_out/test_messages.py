@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from kombu.serialization import register, unregister
 from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
@@ -68,6 +71,7 @@ def describe(message: Any) -> dict[str, Any]:
         "exchange": message.delivery_info["exchange"],
         "routing_key": message.delivery_info["routing_key"],
         "content": (message.content_type, message.content_encoding),
+        "body": message.body,
         "payload": message.payload,
     }
 
@@ -161,6 +165,39 @@ def test_a_rules_file_that_changes_meanwhile_has_the_limits_of_the_next_task(
     assert app.throttle.task_limits(task).names == {"api"}  # a new content counts when found twice
     found.append(builder.build(3, task.s()))
     assert [entry.destination.refs[0].name for entry in found] == ["api", "api", "api", "mail"]
+
+
+@pytest.fixture
+def serializer() -> Iterator[str]:
+    """A serializer of a user that turns values into text, and reads what brokers deliver."""
+    name = "plain"
+    register(
+        name,
+        lambda data: json.dumps(data, default=str),
+        lambda data: json.loads(bytes.decode(data)),  # type: ignore[arg-type]  # the stubs say text
+        content_type="application/x-plain",
+        content_encoding="utf-8",
+    )
+    yield name
+    unregister(name)
+
+
+def test_keys_are_those_that_a_worker_reads(app: Any, serializer: str) -> None:
+    tenant, who = app.tasks["tenant"], UUID(int=42)
+    builder = EntryBuilder(app.throttle, "nightly")
+    found = [builder.build(number, tenant.s(who).set(serializer=serializer)) for number in range(4)]
+    assert {entry.destination.refs[1] for entry in found} == {LimitRef("mail", str(who))}
+
+
+def test_a_task_that_is_sent_to_its_line_has_the_keys_that_a_worker_reads(
+    make_app: MakeApp, serializer: str
+) -> None:
+    app, who = make_app(throttle_publish="line"), UUID(int=42)
+    limit = app.throttle["mail", str(who)]
+    app.throttle.fan_out([app.tasks["tenant"].s(str(who))])
+    assert limit.count_waiting().waiting == 1
+    app.tasks["tenant"].apply_async((who,), serializer=serializer)
+    assert limit.count_waiting().waiting == 2
 
 
 class Order(BaseModel):
