@@ -48,7 +48,7 @@ class CapturedMessage:
     """A message as a worker would get it, before ``tasks/messages/packing.py`` packs it."""
 
     payload: Any  #: the body before it was serialized
-    body: bytes
+    body: str | bytes
     content_type: str
     content_encoding: str
     headers: dict[str, Any]
@@ -82,8 +82,7 @@ def requirement_of(
     values = (*args, *kwargs.values()) if computed else limits.reader.read(args, kwargs)
     if not all(type(value) in _UNCHANGED for value in values):
         content_type, content_encoding, data = content
-        body = data.encode() if isinstance(data, str) else data
-        args, kwargs, *_ = loads(body, content_type, content_encoding, accept={content_type})
+        args, kwargs, *_ = loads(data, content_type, content_encoding, accept={content_type})
     return limits.requirement(args, kwargs)
 
 
@@ -94,9 +93,13 @@ class CapturingProducer:
     """
 
     def __init__(
-        self, producer: Producer, capture: Callable[[CapturedMessage, Callable[[], Any]], Any]
+        self,
+        producer: Producer,
+        driver_type: str,
+        capture: Callable[[CapturedMessage, Callable[[], Any]], Any],
     ) -> None:
         self._producer = producer
+        self._driver_type = driver_type
         self._capture = capture
 
     def __getattr__(self, name: str) -> Any:
@@ -109,10 +112,10 @@ class CapturingProducer:
         headers = options.get("headers") or {}
         if "task" not in headers or "id" not in headers:
             return publish()
-        return self._capture(_build_message(body, options), publish)
+        return self._capture(_build_message(body, options, self._driver_type), publish)
 
 
-def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
+def _build_message(body: Any, options: Mapping[str, Any], driver_type: str) -> CapturedMessage:
     """Return the message that kombu would make of the arguments of ``Producer.publish``."""
     properties = {key: value for key, value in options.items() if key not in _PUBLISH_OPTIONS}
     exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
@@ -129,7 +132,7 @@ def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     name = getattr(exchange, "name", exchange)
     return CapturedMessage(
         payload=body,
-        body=data.encode() if isinstance(data, str) else data,  # as brokers deliver it
+        body=as_delivered(data, "" if compression else driver_type),
         content_type=content_type,
         content_encoding=content_encoding,
         headers=headers,
@@ -139,13 +142,19 @@ def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     )
 
 
+def as_delivered(data: str | bytes, driver_type: str) -> str | bytes:
+    """Return a serialized body as workers get it: only with AMQP, text comes as text."""
+    return data.encode() if isinstance(data, str) and driver_type != "amqp" else data
+
+
 class DestinationReader:
     """Reads from an app's messages where they would go."""
 
     def __init__(self, throttle: AppLimits) -> None:
         self._app = throttle.app
         self._qualify = throttle.qualify
-        self._driver_type = str(self._app.connection_for_write().transport.driver_type)
+        #: The kind of the broker, such as "amqp" or "redis".
+        self.driver_type = str(self._app.connection_for_write().transport.driver_type)
 
     def read(self, message: CapturedMessage) -> tuple[str, int, int]:
         """Return the queue of a message, the rank of its priority, and when it expires.
@@ -158,7 +167,7 @@ class DestinationReader:
         """
         moment: Any = maybe_iso8601(message.headers.get("expires"))
         expires = maybe_make_aware(moment, self._app.timezone).timestamp() if moment else 0
-        rank = rank_of(message.properties["priority"], self._driver_type)
+        rank = rank_of(message.properties["priority"], self.driver_type)
         return self._qualify(self._queue_of(message)), rank, to_us(expires)
 
     def _queue_of(self, message: CapturedMessage) -> str:
@@ -168,7 +177,7 @@ class DestinationReader:
         names = {
             str(queue.name)
             for queue in (*message.queues, *self._app.amqp.queues.values())
-            if is_bound(queue, exchange, routing_key, self._driver_type)
+            if is_bound(queue, exchange, routing_key, self.driver_type)
         }
         if len(names) == 1:
             return names.pop()
@@ -195,7 +204,8 @@ class LinePublisher:
         if any(options.get(name) for name in _BROKER_OPTIONS):
             return apply_async(args, kwargs, **options)
         with self._throttle.app.producer_or_acquire() as producer:
-            options["producer"] = CapturingProducer(producer, self._capture)
+            driver_type = self._destinations.driver_type
+            options["producer"] = CapturingProducer(producer, driver_type, self._capture)
             return apply_async(args, kwargs, **options)
 
     def _capture(self, message: CapturedMessage, publish: Callable[[], Any]) -> Any:

@@ -17,6 +17,7 @@ from celery_throttle.bulk.capture import (
     CapturedMessage,
     CapturingProducer,
     DestinationReader,
+    as_delivered,
     requirement_of,
 )
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
@@ -96,8 +97,7 @@ class EntryBuilder:
         signature = read_signature(self._app, given)
         kind = self._kind_of(signature)
         args, kwargs = self._arguments(kind, signature)
-        serialized = dumps((args, kwargs), serializer=kind.serializer)
-        content = serialized[2]
+        content_type, encoding, content = dumps((args, kwargs), serializer=kind.serializer)
         task_id = signature["options"].get("task_id") or self._id_of(position, kind, content)
         if not isinstance(task_id, str):
             raise FanOutError(
@@ -106,6 +106,8 @@ class EntryBuilder:
         template = kind.template
         if template is not None:
             queue, rank, expires = template.destination
+            data = as_delivered(content, self._destinations.driver_type)
+            serialized = content_type, encoding, data
             requirement = requirement_of(kind.limits, args, kwargs, serialized)
         else:  # code of the user may change the arguments
             message = self._capture(kind, args, kwargs, task_id=task_id)
@@ -214,7 +216,10 @@ class EntryBuilder:
         options = {**kind.options, "add_to_parent": False, "ignore_result": True, **more}
         captured: list[CapturedMessage] = []
         with self._app.producer_or_acquire() as producer:
-            capturing: Any = CapturingProducer(producer, lambda one, _: captured.append(one))
+            driver_type = self._destinations.driver_type
+            capturing: Any = CapturingProducer(
+                producer, driver_type, lambda one, _: captured.append(one)
+            )
             kind.task.apply_async(args, kwargs, **options, producer=capturing)
         if len(captured) != 1:
             raise FanOutError(

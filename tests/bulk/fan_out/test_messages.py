@@ -97,6 +97,23 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
     assert entry.destination.queue == f"redis/0/{queue}"
 
 
+@pytest.mark.parametrize(("options", "kind"), [({}, str), ({"compression": "gzip"}, bytes)])
+def test_with_rabbitmq_bodies_are_text_unless_they_are_compressed(
+    options: dict[str, Any], kind: type
+) -> None:
+    app: Any = Celery("own", broker="amqp://127.0.0.1:1//", set_as_current=False)
+    Throttle(app, {"api": "1/h"}, url="redis://127.0.0.1:1/0")
+
+    @app.task(throttle="api", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def one(number: int) -> None: ...
+
+    builder = EntryBuilder(app.throttle, "nightly")
+    for number in range(3):  # the last one by a template
+        entry = builder.build(number, one.s(number).set(**options))
+        assert isinstance(packing.unpack(entry.packed, None, CLAIM).body, kind)
+    app.close()
+
+
 def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
     keys, throttle = app.throttle.keys, app.throttle
     entry = EntryBuilder(throttle, "nightly").build(0, app.tasks["tenant"].s("ada").set(priority=3))
