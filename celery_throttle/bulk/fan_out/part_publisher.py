@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -95,7 +96,9 @@ class PartPublisher:
         self.settle()
         batch, self.batch = self.batch, self._new_batch()
         batch.closed = closed
-        self._send(batch)
+        self._in_flight = batch, None  # if its call does not begin, settle() sends it
+        with suppress(StoreUnavailableError):  # the next batch is built while the server works
+            self._in_flight = batch, self.limits.store.begin(self._call(batch))
         if not self.processed or not batch.is_full():
             # The first reply says whether scripts or limits are missing. And if signatures come
             # slowly, the next batch may take long.
@@ -112,14 +115,6 @@ class PartPublisher:
 
     def _call(self, batch: EnlistBatch) -> Call:
         return batch.call(self._waiting_elsewhere(self))
-
-    def _send(self, batch: EnlistBatch) -> None:
-        """Begin a call, so that the next batch is built while the server works."""
-        try:
-            begun = self.limits.store.begin(self._call(batch))
-        except StoreUnavailableError:  # settle() sends it again
-            begun = None
-        self._in_flight = batch, begun
 
     def settle(self) -> None:
         """Wait until the whole batch in flight has joined its lines."""
