@@ -159,6 +159,7 @@ class TaskLimits:
         computed = None
         if len(plain) < len(entries) or any(template.optional for template in templates):
             computed = ComputedLimits.of(entries, costs, signature, known, where)
+        kept = _read_choice(task, where, "throttle_keep_waiting", "all", "newest", "first")
         limits = cls(
             templates=templates,
             costs=plain,
@@ -166,10 +167,10 @@ class TaskLimits:
             fixed=None,
             slots=find_slot_indexes(names, known),
             max_wait=max_wait,
-            drop=_read_drop(task, where),
+            drop=_read_choice(task, where, "throttle_on_max_wait", "fail", "drop") == "drop",
             track=bool(getattr(task, "throttle_track", False)),
             settles=bool(getattr(task, "throttle_settles", False)),
-            kept=_read_kept(task, where),
+            kept=Kept[kept.upper()],
             computed=computed,
         )
         is_fixed = computed is None and not arguments
@@ -190,24 +191,15 @@ def _refuse_names_as_text(
                 )
 
 
-def _read_drop(task: type[Task] | Task, where: str) -> bool:
-    after = getattr(task, "throttle_on_max_wait", "fail")
-    if after not in ("fail", "drop"):
+def _read_choice(task: type[Task] | Task, where: str, name: str, *allowed: str) -> str:
+    """Return the value of an attribute, by default the first one that is allowed."""
+    value = getattr(task, name, allowed[0])
+    if value not in allowed:
+        *others, last = map(repr, allowed)
         raise ConfigurationError(
-            f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
+            f"{where}: {name} is {shown(value)}: it must be {', '.join(others)} or {last}"
         )
-    return bool(after == "drop")
-
-
-def _read_kept(task: type[Task] | Task, where: str) -> Kept:
-    kept = getattr(task, "throttle_keep_waiting", "all")
-    names = {one.name.lower(): one for one in Kept}
-    if not isinstance(kept, str) or kept not in names:
-        raise ConfigurationError(
-            f"{where}: throttle_keep_waiting is {shown(kept)}: it must be 'all', 'newest' or "
-            "'first'"
-        )
-    return names[kept]
+    return str(value)
 
 
 @contextmanager

@@ -529,9 +529,11 @@ def test_each_result_comes_though_a_shard_is_lost_meanwhile(
     read, read_page = FanOutParts._read, FanOut._read_page
     reads, pages = itertools.count(), itertools.count()
 
-    def read_or_fail(parts: Any, every: Any, shard: str) -> Any:
-        is_lost = shard == "erp" and next(reads) in lost_at
-        return StoreUnavailableError("it is down") if is_lost else read(parts, every, shard)
+    def read_or_fail(parts: Any, every: Any, shard: str) -> None:
+        if shard == "erp" and next(reads) in lost_at:
+            parts.unreachable[shard] = StoreUnavailableError("it is down")
+        else:
+            read(parts, every, shard)
 
     def read_page_or_fail(found: Any, *args: Any) -> Any:
         if not lost_at and next(pages) == 1:
