@@ -16,10 +16,12 @@ from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Producer, Queue
 from kombu.compression import get_encoder
-from kombu.serialization import dumps
+from kombu.exceptions import DecodeError
+from kombu.serialization import dumps, loads
 
 from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
+from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.waiting import LineTasks, Mode, WaitingTask, park
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import computed_headers
@@ -33,6 +35,9 @@ logger = get_logger(__name__)
 _PUBLISH_OPTIONS = frozenset(
     ("retry", "retry_policy", "timeout", "confirm_timeout", "mandatory", "immediate")
 )
+
+#: Types of values that every serializer leaves as they are.
+_UNCHANGED = frozenset((str, int, float, bool, type(None)))
 
 #: A task with one of these options goes to the broker, whatever ``throttle_publish`` is.
 _BROKER_OPTIONS = ("eta", "countdown", "producer", "publisher", "connection")
@@ -51,6 +56,35 @@ class CapturedMessage:
     delivery_info: dict[str, Any]  #: `exchange` and `routing_key`
     queues: tuple[Queue, ...]  #: those that it was to be sent to, as far as Celery knows
 
+    def requirement(self, limits: TaskLimits) -> Requirement | None:
+        """Return what the task requires; see :func:`requirement_of`."""
+        args, kwargs, _ = self.payload
+        content = self.content_type, self.content_encoding, self.body
+        return requirement_of(limits, args, kwargs, content)
+
+
+def requirement_of(
+    limits: TaskLimits, args: Any, kwargs: Any, content: tuple[str, str, str | bytes]
+) -> Requirement | None:
+    """Return what a call requires, by its arguments as a worker reads them.
+
+    A serializer may turn a value into another one, such as a UUID into its text, which is another
+    key. ``content``: its type, its encoding, and the serialized data, which begin with the
+    arguments.
+
+    Raises:
+        ThrottleError: see :meth:`TaskLimits.requirement`.
+        DecodeError: this process cannot read the data.
+    """
+    if limits.fixed is not None:
+        return limits.fixed
+    computed = limits.computed is not None
+    values = (*args, *kwargs.values()) if computed else limits.reader.read(args, kwargs)
+    if not all(type(value) in _UNCHANGED for value in values):
+        content_type, content_encoding, data = content
+        args, kwargs, *_ = loads(data, content_type, content_encoding, accept={content_type})
+    return limits.requirement(args, kwargs)
+
 
 class CapturingProducer:
     """A producer that captures the messages of tasks. All else is published as ever.
@@ -59,9 +93,13 @@ class CapturingProducer:
     """
 
     def __init__(
-        self, producer: Producer, capture: Callable[[CapturedMessage, Callable[[], Any]], Any]
+        self,
+        producer: Producer,
+        driver_type: str,
+        capture: Callable[[CapturedMessage, Callable[[], Any]], Any],
     ) -> None:
         self._producer = producer
+        self._driver_type = driver_type
         self._capture = capture
 
     def __getattr__(self, name: str) -> Any:
@@ -74,10 +112,10 @@ class CapturingProducer:
         headers = options.get("headers") or {}
         if "task" not in headers or "id" not in headers:
             return publish()
-        return self._capture(_build_message(body, options), publish)
+        return self._capture(_build_message(body, options, self._driver_type), publish)
 
 
-def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
+def _build_message(body: Any, options: Mapping[str, Any], driver_type: str) -> CapturedMessage:
     """Return the message that kombu would make of the arguments of ``Producer.publish``."""
     properties = {key: value for key, value in options.items() if key not in _PUBLISH_OPTIONS}
     exchange, routing_key = properties.pop("exchange"), properties.pop("routing_key")
@@ -94,7 +132,7 @@ def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     name = getattr(exchange, "name", exchange)
     return CapturedMessage(
         payload=body,
-        body=data,
+        body=as_delivered(data, "" if compression else driver_type),
         content_type=content_type,
         content_encoding=content_encoding,
         headers=headers,
@@ -104,13 +142,19 @@ def _build_message(body: Any, options: Mapping[str, Any]) -> CapturedMessage:
     )
 
 
+def as_delivered(data: str | bytes, driver_type: str) -> str | bytes:
+    """Return a serialized body as workers get it: only with AMQP, text comes as text."""
+    return data.encode() if isinstance(data, str) and driver_type != "amqp" else data
+
+
 class DestinationReader:
     """Reads from an app's messages where they would go."""
 
     def __init__(self, throttle: AppLimits) -> None:
         self._app = throttle.app
         self._qualify = throttle.qualify
-        self._driver_type = str(self._app.connection_for_write().transport.driver_type)
+        #: The kind of the broker, such as "amqp" or "redis".
+        self.driver_type = str(self._app.connection_for_write().transport.driver_type)
 
     def read(self, message: CapturedMessage) -> tuple[str, int, int]:
         """Return the queue of a message, the rank of its priority, and when it expires.
@@ -123,7 +167,7 @@ class DestinationReader:
         """
         moment: Any = maybe_iso8601(message.headers.get("expires"))
         expires = maybe_make_aware(moment, self._app.timezone).timestamp() if moment else 0
-        rank = rank_of(message.properties["priority"], self._driver_type)
+        rank = rank_of(message.properties["priority"], self.driver_type)
         return self._qualify(self._queue_of(message)), rank, to_us(expires)
 
     def _queue_of(self, message: CapturedMessage) -> str:
@@ -133,7 +177,7 @@ class DestinationReader:
         names = {
             str(queue.name)
             for queue in (*message.queues, *self._app.amqp.queues.values())
-            if is_bound(queue, exchange, routing_key, self._driver_type)
+            if is_bound(queue, exchange, routing_key, self.driver_type)
         }
         if len(names) == 1:
             return names.pop()
@@ -160,7 +204,8 @@ class LinePublisher:
         if any(options.get(name) for name in _BROKER_OPTIONS):
             return apply_async(args, kwargs, **options)
         with self._throttle.app.producer_or_acquire() as producer:
-            options["producer"] = CapturingProducer(producer, self._capture)
+            driver_type = self._destinations.driver_type
+            options["producer"] = CapturingProducer(producer, driver_type, self._capture)
             return apply_async(args, kwargs, **options)
 
     def _capture(self, message: CapturedMessage, publish: Callable[[], Any]) -> Any:
@@ -173,8 +218,7 @@ class LinePublisher:
         """Let a message join its line. False if it did not, or if that is unknown."""
         throttle, task_id = self._throttle, message.headers["id"]
         try:
-            args, kwargs, _ = message.payload
-            requirement = limits.requirement(args, kwargs)
+            requirement = message.requirement(limits)
             if requirement is None:
                 return False
             throttle.look_up_keys(requirement.refs)
@@ -195,7 +239,7 @@ class LinePublisher:
 
             line = LineTasks(queue, [waiter], kept=kept, task_name=name)
             (reply,) = throttle.run_in_shard(requirement.refs, lambda shard: park(shard, [line]))
-        except ThrottleError as error:  # for a wrong key or cost, the worker fails the task
+        except (ThrottleError, DecodeError) as error:  # the worker fails a task with a wrong key
             logger.debug("Task %s goes to the broker: %s", task_id, error)
             return False
         return bool(reply[0] == b"parked")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from inspect import (
-    Parameter,
-    isasyncgenfunction,
-    isclass,
-    iscoroutinefunction,
-    signature,
-)
+from inspect import Parameter, isasyncgenfunction, isclass, signature
 from typing import Any, NamedTuple, TypeVar, cast
 
 from celery_throttle.errors import ConfigurationError, shown
@@ -20,6 +15,11 @@ from celery_throttle.inbound.rules import KeySpec, RequestCost, RequestLimits, c
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limits.key_template import ArgumentReader, signature_of_calls
 from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+
+if sys.version_info >= (3, 12):
+    from inspect import iscoroutinefunction
+else:  # the other one does not know views that Django marks as async, such as those of classes
+    from asyncio import iscoroutinefunction
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ def ratelimit(
     Without ``refused``, a call of the view raises :exc:`~celery_throttle.Throttled` if the limits
     do not allow it, and, with ``outage="closed"``, :exc:`~celery_throttle.StoreError` if the server
     of the limits cannot be reached. A slot (``"10 at once"``) is held until the view returns, not
-    until its answer has been sent.
+    until its answer has been sent; of a view that returns an awaitable, until that is done.
 
     The arguments ``limits``, ``key``, ``cost``, ``max_wait``, ``lease`` and ``outage``, their
     defaults and their errors are those of :class:`~celery_throttle.inbound.ThrottledWSGI`, but
@@ -69,12 +69,12 @@ def ratelimit(
             def search(request): ...
     """
     outages = OutageLog(outage)
-    if refused is not None and not callable(refused):
-        raise ConfigurationError(f"refused must be a function of an Answer, not {shown(refused)}")
 
     def decorate(view: View) -> View:
         _check_view(view)
         is_async = _is_async(view)
+        if refused is not None:
+            check_function(refused, "refused", may_be_async=is_async)
         adapt = partial(_adapt, view, is_async)
         admitter = Admitter(
             adapt(limits, "limits"),
@@ -114,7 +114,7 @@ def _run(
         return (yield Step(respond, respond))
     try:
         run = partial(view, *call.args, **call.kwargs)
-        return (yield Step(run, run))
+        return (yield Step(run, run, may_return_awaitable=admission.slot is not None))
     finally:
         yield from admitter.release(admission)
 

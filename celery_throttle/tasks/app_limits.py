@@ -351,16 +351,7 @@ class AppPart(AppLimits):
     def __init__(self, whole: AppLimits) -> None:
         super().__init__(whole.app, {})
         self._whole = whole
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the app."""
-        return self._whole.settings
-
-    @property
-    def rules_file(self) -> AppRules | None:
-        """The rules file of the app; None if it has none."""
-        return self._whole.rules_file
+        self.settings, self.rules_file = whole.settings, whole.rules_file
 
     @property
     def declared(self) -> Declared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from celery_throttle.errors import CostError, LimitError, LimitFunctionError, nearest, shown
 from celery_throttle.limits.cost import ArgumentCost, Cost, to_millionths
@@ -73,11 +73,6 @@ class TaskCosts:
     def all(self) -> tuple[ReadCost, ...]:
         """Return all costs."""
         return (self.others, *self.by_name.values())
-
-
-def is_plain(cost: ReadCost) -> TypeGuard[int | ArgumentCost]:
-    """Whether a cost needs no function."""
-    return not isinstance(cost, TaskFunction)
 
 
 def read_result(result: Any, name: str, function: TaskFunction, known: Mapping[str, Limits]) -> int:

@@ -32,7 +32,7 @@ from celery_throttle.limits.requirement import Requirement, find_slot_indexes
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.operations.waiting import Kept
 from celery_throttle.tasks.computed import ComputedLimits, Entry
-from celery_throttle.tasks.costs import CostSpec, TaskCosts, is_plain
+from celery_throttle.tasks.costs import CostSpec, TaskCosts
 from celery_throttle.tasks.functions import (
     TaskFunction,
     is_function,
@@ -152,12 +152,14 @@ class TaskLimits:
             if max_wait is not None:
                 max_wait = check_duration(max_wait, "throttle_max_wait")
         _refuse_names_as_text(templates, signature, where)
-        plain = tuple(each for each in map(costs.__getitem__, names) if is_plain(each))
+        of_each = map(costs.__getitem__, names)
+        plain = tuple(each for each in of_each if not isinstance(each, TaskFunction))
         arguments = [name for template in templates for name in template.arguments]
         arguments += [each.name for each in plain if isinstance(each, ArgumentCost)]
         computed = None
         if len(plain) < len(entries) or any(template.optional for template in templates):
             computed = ComputedLimits.of(entries, costs, signature, known, where)
+        kept = _read_choice(task, where, "throttle_keep_waiting", "all", "newest", "first")
         limits = cls(
             templates=templates,
             costs=plain,
@@ -165,10 +167,10 @@ class TaskLimits:
             fixed=None,
             slots=find_slot_indexes(names, known),
             max_wait=max_wait,
-            drop=_read_drop(task, where),
+            drop=_read_choice(task, where, "throttle_on_max_wait", "fail", "drop") == "drop",
             track=bool(getattr(task, "throttle_track", False)),
             settles=bool(getattr(task, "throttle_settles", False)),
-            kept=_read_kept(task, where),
+            kept=Kept[kept.upper()],
             computed=computed,
         )
         is_fixed = computed is None and not arguments
@@ -189,24 +191,15 @@ def _refuse_names_as_text(
                 )
 
 
-def _read_drop(task: type[Task] | Task, where: str) -> bool:
-    after = getattr(task, "throttle_on_max_wait", "fail")
-    if after not in ("fail", "drop"):
+def _read_choice(task: type[Task] | Task, where: str, name: str, *allowed: str) -> str:
+    """Return the value of an attribute, by default the first one that is allowed."""
+    value = getattr(task, name, allowed[0])
+    if value not in allowed:
+        *others, last = map(repr, allowed)
         raise ConfigurationError(
-            f"{where}: throttle_on_max_wait is {shown(after)}: it must be 'fail' or 'drop'"
+            f"{where}: {name} is {shown(value)}: it must be {', '.join(others)} or {last}"
         )
-    return bool(after == "drop")
-
-
-def _read_kept(task: type[Task] | Task, where: str) -> Kept:
-    kept = getattr(task, "throttle_keep_waiting", "all")
-    names = {one.name.lower(): one for one in Kept}
-    if not isinstance(kept, str) or kept not in names:
-        raise ConfigurationError(
-            f"{where}: throttle_keep_waiting is {shown(kept)}: it must be 'all', 'newest' or "
-            "'first'"
-        )
-    return names[kept]
+    return str(value)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial, wraps
 from math import ceil
@@ -207,6 +208,39 @@ async def test_the_answer_may_be_awaited(limiter: Limiter) -> None:
     assert [await view(), await view()] == [200, 429]
 
 
+async def test_a_slot_is_held_until_the_awaitable_of_a_view_is_done(limiter: Limiter) -> None:
+    """Such as that of `dispatch` of a class-based view of Django with async handlers."""
+
+    async def handle() -> bool:
+        await asyncio.sleep(0)
+        return (await limiter["busy"].apeek()).allowed
+
+    def dispatch() -> Any:
+        return handle()
+
+    assert not await ratelimit(limiter["busy"])(dispatch)()
+    assert limiter["busy"].peek()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="inspect knows the mark")
+async def test_a_view_that_is_marked_as_async_waits_for_the_limits_in_the_loop(
+    limiter: Limiter,
+) -> None:
+    """As Django marks class-based views with async handlers."""
+    sync = pytest.importorskip("asgiref.sync")
+
+    async def handle() -> int:
+        await asyncio.sleep(0)
+        return 200
+
+    def dispatch() -> Any:
+        return handle()
+
+    view: Any = ratelimit(limiter["busy"])(sync.markcoroutinefunction(dispatch))
+    assert inspect.iscoroutinefunction(view)
+    assert await view() == 200
+
+
 def test_a_view_keeps_its_name_and_signature(limiter: Limiter) -> None:
     view = ratelimit(limiter["web"])(greet)
     assert view.__name__ == "greet"
@@ -257,6 +291,10 @@ async def pages() -> AsyncIterator[bytes]:
     yield b""
 
 
+async def later(answer: Answer) -> int:
+    return answer.status
+
+
 @pytest.mark.parametrize(
     ("view", "options", "error", "match"),
     [
@@ -271,7 +309,8 @@ async def pages() -> AsyncIterator[bytes]:
         (Views, {}, ConfigurationError, "is no view; allowed"),
         ("view", {}, ConfigurationError, "'view' is no view"),
         (pages, {}, ConfigurationError, "is no view"),
-        (greet, {"refused": 429}, ConfigurationError, "refused must be a function .* not 429"),
+        (greet, {"refused": 429}, ConfigurationError, "refused must be callable, not 429"),
+        (greet, {"refused": later}, ConfigurationError, "refused must not be async"),
         (greet, {"outage": "local"}, ConfigurationError, "'local'"),
     ],
 )

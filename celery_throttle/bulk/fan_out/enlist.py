@@ -7,7 +7,7 @@ its line, or has been, does not join it once more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
@@ -137,18 +137,18 @@ class EnlistBatch:
         if len(entries) == len(self.entries):
             return self
         is_last = first + len(entries) == len(self.entries)
-        part = EnlistBatch(*self._options, closed=self.closed and is_last)
-        for entry in entries:
-            part.add(entry)
-        return part
+        return self._batch_of(entries, closed=self.closed and is_last)
 
     def without(self, task_ids: set[str]) -> EnlistBatch:
         """Return a batch of all entries but those of some tasks."""
-        rest = EnlistBatch(*self._options, closed=self.closed)
-        for entry in self.entries:
-            if entry.task_id not in task_ids:
-                rest.add(entry)
-        return rest
+        entries = [entry for entry in self.entries if entry.task_id not in task_ids]
+        return self._batch_of(entries, closed=self.closed)
+
+    def _batch_of(self, entries: Iterable[LineEntry], *, closed: bool) -> EnlistBatch:
+        batch = EnlistBatch(*self._options, closed=closed)
+        for entry in entries:
+            batch.add(entry)
+        return batch
 
     def call(self, elsewhere: int = 0) -> Call:
         """Return the call; ``elsewhere``: tasks of the fan-out that wait in other shards."""

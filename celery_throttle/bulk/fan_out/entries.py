@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -17,6 +17,8 @@ from celery_throttle.bulk.capture import (
     CapturedMessage,
     CapturingProducer,
     DestinationReader,
+    as_delivered,
+    requirement_of,
 )
 from celery_throttle.bulk.fan_out.enlist import Destination, LineEntry
 from celery_throttle.bulk.fan_out.parts import shard_of_limits
@@ -54,7 +56,6 @@ class SignatureKind:
     """All signatures of one task with the same options, apart from their ids."""
 
     task: Task
-    name: bytes
     options: Mapping[str, Any]
     headers: Mapping[str, Any]  #: those that the task is sent with, apart from Celery's
     limits: TaskLimits
@@ -83,10 +84,7 @@ class EntryBuilder:
         self._kinds: dict[str, SignatureKind] = {}
         self._traced: CapturedMessage | None = None  # the one message that tracers have seen
         self._parts = throttle.parts_by_name
-        self._shard_of = lru_cache(_CACHED_LINES)(partial(shard_of_limits, throttle))
         self._line_of = lru_cache(_CACHED_LINES)(self._find_line)
-        self._has_shards = throttle.parts is not None
-        self._shard_headers: Mapping[str, str] = {}
 
     def build(self, position: int, given: Signature) -> LineEntry:
         """Return the entry of the signature at a position among all of the fan-out.
@@ -99,39 +97,42 @@ class EntryBuilder:
         signature = read_signature(self._app, given)
         kind = self._kind_of(signature)
         args, kwargs = self._arguments(kind, signature)
-        _, _, content = dumps((args, kwargs), serializer=kind.serializer)
+        content_type, encoding, content = dumps((args, kwargs), serializer=kind.serializer)
         task_id = signature["options"].get("task_id") or self._id_of(position, kind, content)
         if not isinstance(task_id, str):
             raise FanOutError(
                 f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: text"
             )
-        requirement = kind.limits.requirement(args, kwargs)
+        template = kind.template
+        if template is not None:
+            queue, rank, expires = template.destination
+            data = as_delivered(content, self._destinations.driver_type)
+            serialized = content_type, encoding, data
+            requirement = requirement_of(kind.limits, args, kwargs, serialized)
+        else:  # code of the user may change the arguments
+            message = self._capture(kind, args, kwargs, task_id=task_id)
+            queue, rank, expires = self._destinations.read(message)
+            requirement = message.requirement(kind.limits)
         if requirement is None:
             raise FanOutError(
                 f"no limit of task {kind.task.name!r} applies to arguments {shown(args)} and "
                 f"{shown(kwargs)}, so there is no line for it: send it by delay()"
             )
-        shard = ""
-        if self._has_shards:
-            shard = self._shard_of(requirement.refs)
-            self._shard_headers = {FAN_OUT_SHARD_HEADER: shard}
+        line = self._line_of(queue, requirement.refs)
         self._throttle.look_up_keys(requirement.refs)
-        if kind.template is not None:
-            queue, rank, expires = kind.template.destination
-            packed = kind.template.pack(task_id, args, kwargs, content, shard)
+        if template is not None:
+            packed = template.pack(task_id, args, kwargs, content, line.shard)
         else:
-            message = self._capture(kind, args, kwargs, task_id=task_id)
-            queue, rank, expires = self._destinations.read(message)
+            _add_shard(message, line.shard)
             packed = packing.pack(message, computed_headers(kind.limits, requirement))
             if kind.may_have_template and kind.limits.computed is None:
-                self._find_template(kind, message, content)
-        line = self._line_of(queue, requirement.refs)
+                self._find_template(kind, message, content, line.shard)
         costs, settles = requirement.costs, kind.limits.settles
         return LineEntry(line, task_id, rank, expires, packed, costs, settles, position)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
-        shard = self._shard_of(refs)
+        shard = shard_of_limits(self._throttle, refs)
         line = self._parts[shard].keys.line(queue, (*refs, self._pause))
         return Destination(queue, refs, line, shard)
 
@@ -147,18 +148,18 @@ class EntryBuilder:
         if "task_id" in options:
             options = {key: value for key, value in options.items() if key != "task_id"}
         kind = self._kinds.get(name)
-        if kind is None or kind.options != options:
-            # A deep copy: a caller may reuse and change one dict of headers.
-            kind = self._kinds[name] = self._new_kind(name, deepcopy(options))
+        # The limits may have changed with the rules file.
+        if (
+            kind is None
+            or kind.options != options
+            or kind.limits is not self._throttle.task_limits(kind.task)
+        ):
+            # A copy: a caller may reuse and change one dict of headers, or one link.
+            kind = self._kinds[name] = self._new_kind(name, _copy(options))
         return kind
 
     def _new_kind(self, name: str, options: Mapping[str, Any]) -> SignatureKind:
         where = f"task {name!r}"
-        if name in _CANVAS:
-            raise FanOutError(
-                f"a {name.removeprefix('celery.')} cannot be part of a fan-out; allowed: single "
-                "tasks, each with the tasks that follow it as its link"
-            )
         if name not in self._app.tasks:
             raise FanOutError(f"{where} is not known to app {self._app.main!r}, nor its limits")
         task = self._app.tasks[name]
@@ -185,9 +186,7 @@ class EntryBuilder:
             "ignore_result": options.get("ignore_result", task.ignore_result),
         }
         shares_trace = not has_user_code(task) and not trace_of(options.get("headers") or {})
-        return SignatureKind(
-            task, name.encode(), options, headers, limits, serializer, shares_trace
-        )
+        return SignatureKind(task, options, headers, limits, serializer, shares_trace)
 
     def _id_of(self, position: int, kind: SignatureKind, content: str | bytes) -> str:
         """Return the same id if the same tasks are given in the same order again.
@@ -195,21 +194,20 @@ class EntryBuilder:
         Otherwise it differs: then a task may be sent twice, but none is omitted.
         """
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-        text = b"%d %b %b" % (position, kind.name, data)
+        text = f"{position} {kind.task.name} ".encode() + data
         digest = blake2b(text, digest_size=16, key=self._seed).hexdigest()
         return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
     def _capture(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
         """Return the message of a task; ``more`` options than those of its kind."""
-        headers = {**kind.headers, **self._shard_headers}
         if not kind.shares_trace:
-            return self._make(kind, args, kwargs, **more, headers=headers)
+            return self._make(kind, args, kwargs, **more, headers=dict(kind.headers))
         if self._traced is None:
-            self._traced = self._make(kind, args, kwargs, **more, headers=headers)
+            self._traced = self._make(kind, args, kwargs, **more, headers=dict(kind.headers))
             return self._traced
         with suppress_tracers():
-            message = self._make(kind, args, kwargs, **more, headers=SentryOptOut(headers))
-        copy_trace(self._traced.headers, message.headers, headers)
+            message = self._make(kind, args, kwargs, **more, headers=SentryOptOut(kind.headers))
+        copy_trace(self._traced.headers, message.headers, kind.headers)
         return message
 
     def _make(self, kind: SignatureKind, args: Any, kwargs: Any, **more: Any) -> CapturedMessage:
@@ -218,7 +216,10 @@ class EntryBuilder:
         options = {**kind.options, "add_to_parent": False, "ignore_result": True, **more}
         captured: list[CapturedMessage] = []
         with self._app.producer_or_acquire() as producer:
-            capturing: Any = CapturingProducer(producer, lambda one, _: captured.append(one))
+            driver_type = self._destinations.driver_type
+            capturing: Any = CapturingProducer(
+                producer, driver_type, lambda one, _: captured.append(one)
+            )
             kind.task.apply_async(args, kwargs, **options, producer=capturing)
         if len(captured) != 1:
             raise FanOutError(
@@ -228,7 +229,7 @@ class EntryBuilder:
         return captured.pop()
 
     def _find_template(
-        self, kind: SignatureKind, message: CapturedMessage, content: str | bytes
+        self, kind: SignatureKind, message: CapturedMessage, content: str | bytes, shard: str
     ) -> None:
         """At a kind's second message made by Celery, find a template for those that follow.
 
@@ -242,26 +243,46 @@ class EntryBuilder:
         kind.may_have_template = False
         if isinstance(content, str) and allows_template(kind.task, kind.options):
             marks = {"task_id": ID, "argsrepr": ARGS, "kwargsrepr": KWARGS}
-            shard = self._shard_headers.get(FAN_OUT_SHARD_HEADER, "")
-            if shard:
-                self._shard_headers = {FAN_OUT_SHARD_HEADER: SHARD}
             marked = self._capture(kind, *kind.first, **marks)
+            _add_shard(marked, shard and SHARD)
             template = Template.of(kind.task, marked, self._destinations.read(message))
             made = template.pack(message.headers["id"], args, kwargs, content, shard)
             if made == packing.pack(message):
                 kind.template = template
 
 
+def _add_shard(message: CapturedMessage, shard: str) -> None:
+    """Add the header with the name of the shard, which messages have if there are several."""
+    if shard:
+        message.headers[FAN_OUT_SHARD_HEADER] = shard
+
+
+def _copy(value: Any) -> Any:
+    """Copy options at any depth; deepcopy() leaves out the arguments of signatures."""
+    if isinstance(value, dict):
+        return {key: _copy(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        copied = map(_copy, value)
+        return [*copied] if isinstance(value, list) else tuple(copied)
+    return deepcopy(value)
+
+
 def read_signature(app: Celery, given: Any) -> Signature:
     """Return what is given, a signature, or a dict as one comes from JSON.
 
     Raises:
-        FanOutError: it is neither.
+        FanOutError: it is neither, or consists of several tasks.
     """
-    if isinstance(given, Signature):
-        return given
-    if isinstance(given, dict) and isinstance(given.get("task"), str):
+    signature: Any = given
+    if not isinstance(given, Signature):
+        if not isinstance(given, dict) or not isinstance(given.get("task"), str):
+            raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")
         defaults: dict[str, Any] = {"args": (), "kwargs": {}, "options": {}}
-        signature: Any = maybe_signature({**defaults, **given}, app)
-        return signature  # type: ignore[no-any-return]  # of a dict it is never None
-    raise FanOutError(f"{shown(given)} is no signature; allowed: such as charge.s(42)")
+        signature = maybe_signature({**defaults, **given}, app)
+    name = signature["task"]
+    if name in _CANVAS:
+        raise FanOutError(
+            f"a {name.removeprefix('celery.')} cannot be part of a fan-out; allowed: single "
+            "tasks, each with the tasks that follow it as its link"
+        )
+    return signature  # type: ignore[no-any-return]  # of a dict it is never None

@@ -6,8 +6,10 @@ sent again as it is.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +20,7 @@ from celery_throttle.errors import (
     StoreError,
     StoreUnavailableError,
     ThrottleError,
+    shown,
 )
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.operations.define import call_registered
@@ -41,7 +44,6 @@ class PartPublisher:
         options: name of the fan-out, its tasks that may wait, seconds that its record is kept.
         waiting_elsewhere: returns the number of tasks of the fan-out that wait in other shards.
         on_hold: called while there is no room.
-        noted: returns an error with a note about a task.
 
     Attributes:
         batch: the tasks that will be sent next.
@@ -59,14 +61,13 @@ class PartPublisher:
         *,
         waiting_elsewhere: Callable[[PartPublisher], int],
         on_hold: Callable[[], None],
-        noted: Callable[[ThrottleError, LineEntry], ThrottleError],
     ) -> None:
         self.limits = limits
         self.processed = self.sent = self.waiting = 0
         self.cancelled = self.has_failed = False
         self._options = options
         self._name, *_ = options
-        self._waiting_elsewhere, self._on_hold, self._noted = waiting_elsewhere, on_hold, noted
+        self._waiting_elsewhere, self._on_hold = waiting_elsewhere, on_hold
         self.batch = self._new_batch()
         self._in_flight: tuple[EnlistBatch, PendingCalls | None] | None = None
         self._waits = True
@@ -95,7 +96,9 @@ class PartPublisher:
         self.settle()
         batch, self.batch = self.batch, self._new_batch()
         batch.closed = closed
-        self._send(batch)
+        self._in_flight = batch, None  # if its call does not begin, settle() sends it
+        with suppress(StoreUnavailableError):  # the next batch is built while the server works
+            self._in_flight = batch, self.limits.store.begin(self._call(batch))
         if not self.processed or not batch.is_full():
             # The first reply says whether scripts or limits are missing. And if signatures come
             # slowly, the next batch may take long.
@@ -112,14 +115,6 @@ class PartPublisher:
 
     def _call(self, batch: EnlistBatch) -> Call:
         return batch.call(self._waiting_elsewhere(self))
-
-    def _send(self, batch: EnlistBatch) -> None:
-        """Begin a call, so that the next batch is built while the server works."""
-        try:
-            begun = self.limits.store.begin(self._call(batch))
-        except StoreUnavailableError:  # settle() sends it again
-            begun = None
-        self._in_flight = batch, begun
 
     def settle(self) -> None:
         """Wait until the whole batch in flight has joined its lines."""
@@ -190,11 +185,22 @@ class PartPublisher:
         if reply.outcome == "never":
             index, burst = reply.details
             ref, cost = entry.destination.refs[index - 1], entry.costs[index - 1]
-            raise self._noted(cost_too_high_error(cost, ref, burst), entry)
+            raise _noted(cost_too_high_error(cost, ref, burst), entry)
         if reply.outcome == "crowded":
             wait_us, index, max_keys = reply.details
             ref = entry.destination.refs[index - 1]
             if wait_us < 0:
-                raise self._noted(KeysFullError(ref.name, ref.key, None, max_keys), entry)
+                raise _noted(KeysFullError(ref.name, ref.key, None, max_keys), entry)
             wait = max(MIN_RETRY_SECONDS, wait_us / MICROSECONDS)
         return min(wait, MAX_RETRY_SECONDS)
+
+
+def _noted(error: ThrottleError, entry: LineEntry) -> ThrottleError:
+    add_note(error, entry.position, f"task_id {shown(entry.task_id)}")
+    return error
+
+
+def add_note(error: Exception, position: int, signature: str) -> None:
+    """Add the position of the signature, from 0, to an error."""
+    if sys.version_info >= (3, 11):
+        error.add_note(f"of signature {position} of a fan-out: {signature}")

@@ -52,43 +52,34 @@ class FanOutParts:
         pending, seen = [*(every if shards is None else shards)], set[str]()
         listed = set[str]() if shards is None else {*pending}
         while pending:
-            read = at_once(partial(self._read, every), pending)
-            for shard, result in zip(pending, read, strict=True):
-                self._record(shard, result)
+            at_once(partial(self._read, every), pending)
             seen.update(pending)
             listed.update(*(part.shards for part in self.found.values()))
             pending = sorted(listed - seen)
+        self.found = {shard: self.found[shard] for shard in every if shard in self.found}
         self.missing &= listed
         if self.found:  # all others have no part
             self.unreachable = {
                 shard: error for shard, error in self.unreachable.items() if shard in listed
             }
 
-    def _read(
-        self, every: Mapping[str, AppLimits], shard: str
-    ) -> FanOutPart | UnknownFanOutError | StoreUnavailableError:
-        """Return the part in a shard, or why there is none."""
+    def _read(self, every: Mapping[str, AppLimits], shard: str) -> None:
+        """Read the part in a shard, or why there is none."""
         limits = every.get(shard)
         if limits is None:
             text = f"shard {shard!r} is not in throttle_shards of this process"
-            return StoreUnavailableError(text)
+            self.unreachable[shard] = StoreUnavailableError(text)
+            return
         try:
             now, paused, record = limits.run_plan(read_fan_out(limits.observer, self._name))
-        except (UnknownFanOutError, StoreUnavailableError) as error:
-            return error
-        progress = Progress.read(self._name, now, paused, record)
-        shards = tuple(record.get("shards", "").split())
-        return FanOutPart(limits, progress, int(record.get("told", 0)), shards)
-
-    def _record(
-        self, shard: str, result: FanOutPart | UnknownFanOutError | StoreUnavailableError
-    ) -> None:
-        if isinstance(result, FanOutPart):
-            self.found[shard] = result
-        elif isinstance(result, StoreUnavailableError):
-            self.unreachable[shard] = result
-        else:
+        except UnknownFanOutError:
             self.missing.add(shard)
+        except StoreUnavailableError as error:
+            self.unreachable[shard] = error
+        else:
+            progress = Progress.read(self._name, now, paused, record)
+            shards = tuple(record.get("shards", "").split())
+            self.found[shard] = FanOutPart(limits, progress, int(record.get("told", 0)), shards)
 
     @property
     def shards(self) -> set[str]:

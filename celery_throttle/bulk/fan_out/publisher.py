@@ -6,9 +6,9 @@ again as it is.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from math import inf
 from uuid import uuid4
 
@@ -18,19 +18,14 @@ from celery.utils.log import get_logger
 from celery_throttle.bulk.fan_out.enlist import LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder, read_signature
 from celery_throttle.bulk.fan_out.handle import FanOut
-from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
+from celery_throttle.bulk.fan_out.part_publisher import PartPublisher, add_note
 from celery_throttle.bulk.fan_out.parts import FanOutParts
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.errors import (
-    ConfigurationError,
-    FanOutError,
-    ThrottleError,
-    shown,
-)
+from celery_throttle.errors import ConfigurationError, FanOutError, shown
 from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.fan_outs import pause_fan_out
+from celery_throttle.operations.fan_outs import pause_fan_out, resume_fan_out
 from celery_throttle.tasks.app_limits import AppLimits
 
 logger = get_logger(__name__)
@@ -287,21 +282,22 @@ class Publisher:
             part.cancelled = True  # during this call, which ends without an error
             return part
         self._check(found)
-        others = [each.progress.paused for name, each in found.found.items() if name != shard]
-        self._pause(part.limits, max(others, default=0.0))
+        self._copy_pause(part.limits, found, shard)
         return part
 
-    def _pause(self, limits: AppLimits, seconds: float) -> None:
-        """Pause a part as long as others are paused."""
-        if seconds:
-            author = Author.of(None, "paused in its other shards")
-            lasts = None if seconds == inf else seconds
-
-            def pause() -> None:
-                plan = pause_fan_out(limits.keys, self._name, lasts, author)
-                limits.run_plan(plan)
-
-            retry_outage(pause, f"Fan-out {self._name}")
+    def _copy_pause(self, limits: AppLimits, found: FanOutParts, shard: str) -> None:
+        """Pause a new part as long as others are paused, unless they are resumed meanwhile."""
+        seconds = _longest_pause(found, shard)
+        if not seconds:
+            return
+        author = Author.of(None, "paused in its other shards")
+        lasts = None if seconds == inf else seconds
+        pause = partial(pause_fan_out, limits.keys, self._name, lasts, author)
+        resume = partial(resume_fan_out, limits.keys, self._name, author)
+        retry_outage(lambda: limits.run_plan(pause()), f"Fan-out {self._name}")
+        again = FanOutParts(self._throttle, self._name, found.shards)
+        if not again.unreachable and not _longest_pause(again, shard):
+            retry_outage(lambda: limits.run_plan(resume()), f"Fan-out {self._name}")
 
     def _adopt(self, found: FanOutParts) -> None:
         """Open the parts that were found, and those that are recorded and cannot be reached.
@@ -326,7 +322,6 @@ class Publisher:
             self._options,
             waiting_elsewhere=self._waiting_elsewhere,
             on_hold=self._on_hold,
-            noted=_note_entry,
         )
 
     def _check(self, found: FanOutParts) -> None:
@@ -365,16 +360,11 @@ class Publisher:
         try:
             return self._entries.build(position, signature)
         except Exception as error:
-            _add_note(error, position, shown(signature))
+            add_note(error, position, shown(signature))
             raise
 
 
-def _note_entry(error: ThrottleError, entry: LineEntry) -> ThrottleError:
-    _add_note(error, entry.position, f"task_id {shown(entry.task_id)}")
-    return error
-
-
-def _add_note(error: Exception, position: int, signature: str) -> None:
-    """Add the position of the signature, from 0, to an error."""
-    if sys.version_info >= (3, 11):
-        error.add_note(f"of signature {position} of a fan-out: {signature}")
+def _longest_pause(found: FanOutParts, new: str) -> float:
+    """Return for how many seconds parts are paused, apart from that in the shard ``new``."""
+    pauses = [part.progress.paused for shard, part in found.found.items() if shard != new]
+    return max(pauses, default=0.0)

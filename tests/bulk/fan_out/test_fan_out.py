@@ -739,6 +739,8 @@ def test_disabled_limits_take_the_same_signatures(make_app: MakeApp) -> None:
     assert job.progress().sent == 2
     with pytest.raises(FanOutError, match="42 is no signature"):
         app.throttle.fan_out([42])
+    with pytest.raises(FanOutError, match="a group cannot be part of a fan-out"):
+        app.throttle.fan_out([group(app.tasks["one"].s(1), app.tasks["one"].s(2))])
 
 
 def test_disabled_limits_do_not_wait_for_ignored_results(make_app: MakeApp) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ class OwnError(Exception):
     """An error of the code of a user."""
 
 
-def sent_before(app: Any, count: int, error: BaseException) -> Iterator[Any]:
-    yield from some(app, count)
+def sent_before(app: Any, number: int, error: BaseException) -> Iterator[Any]:
+    yield from some(app, number)
     raise error
 
 
@@ -55,3 +56,19 @@ def test_a_later_error_does_not_hide_it(app: Any, error: BaseException) -> None:
     with pytest.raises(type(error)):
         app.throttle.fan_out(signatures(), "nightly")
     assert len(in_line(app)) == 2
+
+
+def test_tasks_whose_call_is_interrupted_join_their_lines(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, calls = app.throttle.store.begin, count()
+
+    def interrupt(call: Any) -> Any:
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        return begin(call)
+
+    monkeypatch.setattr(app.throttle.store, "begin", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        app.throttle.fan_out(some(app, 5), "nightly")
+    assert len(in_line(app)) == 5

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -14,11 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from kombu.serialization import register, unregister
 from pydantic import BaseModel
 
 from celery_throttle import FanOutError, Throttle
 from celery_throttle.bulk.fan_out.entries import EntryBuilder
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.store.keys import fan_out_ref
+from celery_throttle.tasks import app_rules
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.publishing import TRANSPORT_PROPERTIES
 from celery_throttle.tasks.task_limits import FAN_OUT_HEADER
@@ -65,6 +71,7 @@ def describe(message: Any) -> dict[str, Any]:
         "exchange": message.delivery_info["exchange"],
         "routing_key": message.delivery_info["routing_key"],
         "content": (message.content_type, message.content_encoding),
+        "body": message.body,
         "payload": message.payload,
     }
 
@@ -88,6 +95,23 @@ def test_it_is_what_celery_sends(make_app: MakeApp, options: dict[str, Any]) -> 
         found: Any = packing.unpack(entry.packed, sent.accept, CLAIM)
         assert describe(found) == describe(sent)
     assert entry.destination.queue == f"redis/0/{queue}"
+
+
+@pytest.mark.parametrize(("options", "kind"), [({}, str), ({"compression": "gzip"}, bytes)])
+def test_with_rabbitmq_bodies_are_text_unless_they_are_compressed(
+    options: dict[str, Any], kind: type
+) -> None:
+    app: Any = Celery("own", broker="amqp://127.0.0.1:1//", set_as_current=False)
+    Throttle(app, {"api": "1/h"}, url="redis://127.0.0.1:1/0")
+
+    @app.task(throttle="api", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def one(number: int) -> None: ...
+
+    builder = EntryBuilder(app.throttle, "nightly")
+    for number in range(3):  # the last one by a template
+        entry = builder.build(number, one.s(number).set(**options))
+        assert isinstance(packing.unpack(entry.packed, None, CLAIM).body, kind)
+    app.close()
 
 
 def test_its_place_is_that_of_a_worker_that_parks_it(app: Any) -> None:
@@ -134,6 +158,63 @@ def test_options_that_change_in_place_are_those_of_each_task(app: Any) -> None:
         headers["number"] = number
         entry = builder.build(number, app.tasks["one"].s(1).set(headers=headers))
         assert packing.headers(entry.packed)["number"] == number
+
+
+def test_links_that_change_in_place_are_those_of_each_task(app: Any) -> None:
+    builder, link = EntryBuilder(app.throttle, "nightly"), app.tasks["one"].s(number=0)
+    for number in range(4):
+        link.kwargs["number"] = number
+        entry = builder.build(number, app.tasks["one"].s(1).set(link=[link]))
+        _, _, embedded = packing.unpack(entry.packed, {"application/json"}, CLAIM).payload
+        assert embedded["callbacks"][0]["kwargs"] == {"number": number}
+
+
+def test_a_rules_file_that_changes_meanwhile_has_the_limits_of_the_next_task(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_rules, "POLL_SECONDS", 0.0)
+    rules = tmp_path / "rules.toml"
+    rules.write_text('routes.free = "api"\n')
+    app = make_app(throttle_rules=rules)
+    builder, task = EntryBuilder(app.throttle, "nightly"), app.tasks["free"]
+    found = [builder.build(number, task.s()) for number in range(3)]
+    rules.write_text('routes.free = "mail"\n')
+    assert app.throttle.task_limits(task).names == {"api"}  # a new content counts when found twice
+    found.append(builder.build(3, task.s()))
+    assert [entry.destination.refs[0].name for entry in found] == ["api", "api", "api", "mail"]
+
+
+@pytest.fixture
+def serializer() -> Iterator[str]:
+    """A serializer of a user that turns values into text, and reads what brokers deliver."""
+    name = "plain"
+    register(
+        name,
+        lambda data: json.dumps(data, default=str),
+        lambda data: json.loads(bytes.decode(data)),  # type: ignore[arg-type]  # the stubs say text
+        content_type="application/x-plain",
+        content_encoding="utf-8",
+    )
+    yield name
+    unregister(name)
+
+
+def test_keys_are_those_that_a_worker_reads(app: Any, serializer: str) -> None:
+    tenant, who = app.tasks["tenant"], UUID(int=42)
+    builder = EntryBuilder(app.throttle, "nightly")
+    found = [builder.build(number, tenant.s(who).set(serializer=serializer)) for number in range(4)]
+    assert {entry.destination.refs[1] for entry in found} == {LimitRef("mail", str(who))}
+
+
+def test_a_task_that_is_sent_to_its_line_has_the_keys_that_a_worker_reads(
+    make_app: MakeApp, serializer: str
+) -> None:
+    app, who = make_app(throttle_publish="line"), UUID(int=42)
+    limit = app.throttle["mail", str(who)]
+    app.throttle.fan_out([app.tasks["tenant"].s(str(who))])
+    assert limit.count_waiting().waiting == 1
+    app.tasks["tenant"].apply_async((who,), serializer=serializer)
+    assert limit.count_waiting().waiting == 2
 
 
 class Order(BaseModel):
@@ -249,6 +330,28 @@ def test_ones_own_code_has_its_part_in_every_message(redis_url: str, way: str) -
         assert [entry.rank for entry in found] == list(range(5))
     else:
         assert [packing.headers(entry.packed)["first"] for entry in found] == list(range(5))
+    app.close()
+
+
+class Tenanted(Task):
+    """A task whose callers leave out an argument that its base class adds."""
+
+    abstract = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]  # as users write it
+        return super().apply_async(args, {**(kwargs or {}), "tenant": "ada"}, **options)
+
+
+def test_limits_and_keys_are_those_of_the_arguments_that_are_sent(redis_url: str) -> None:
+    app: Any = Celery("own", broker=redis_url, set_as_current=False, task_cls=Tenanted)
+    Throttle(app, {"mail": "1/h"})
+
+    @app.task(name="one", throttle="mail:{tenant}", shared=False, lazy=False)  # type: ignore[untyped-decorator]  # an app of any kind
+    def one(number: int, tenant: str = "nobody") -> None: ...
+
+    builder = EntryBuilder(app.throttle, "nightly")
+    found = [builder.build(number, one.s(number)) for number in range(3)]
+    assert {entry.destination.refs for entry in found} == {(LimitRef("mail", "ada"),)}
     app.close()
 
 

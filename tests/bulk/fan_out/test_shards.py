@@ -29,11 +29,13 @@ from celery_throttle import (
     UnknownFanOutError,
 )
 from celery_throttle.bulk import retry
+from celery_throttle.bulk.fan_out import publisher
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
 from celery_throttle.bulk.fan_out.parts import FanOutParts
 from celery_throttle.bulk.fan_out.publisher import Publisher
 from celery_throttle.limiter.parts import on
+from celery_throttle.operations.fan_outs import pause_fan_out
 from celery_throttle.operations.shards import ShardIdentity, begin_move
 from celery_throttle.store.client import Store
 from tests.bulk.conftest import SECONDS, ShardedApp
@@ -155,6 +157,21 @@ def test_a_part_that_is_added_to_a_paused_fan_out_is_paused(sharded: ShardedApp)
     )
     assert handle.progress().paused == math.inf
     assert counts(handle.progress()) == (500 + TASKS, 500 + TASKS, 0)
+
+
+def test_a_part_that_is_added_while_the_fan_out_is_resumed_does_not_stay_paused(
+    sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    throttle = sharded.throttle
+
+    def resume_before(*args: Any) -> Any:
+        throttle.fan_out_named("nightly").resume()
+        return pause_fan_out(*args)
+
+    monkeypatch.setattr(publisher, "pause_fan_out", resume_before)
+    throttle.fan_out(during(sharded, lambda: throttle.fan_out_named("nightly").pause()), "nightly")
+    parts = FanOutParts(throttle, "nightly").found
+    assert {name: part.progress.paused for name, part in parts.items()} == dict.fromkeys(parts, 0)
 
 
 def test_no_part_is_added_to_a_cancelled_fan_out(sharded: ShardedApp) -> None:
@@ -529,9 +546,11 @@ def test_each_result_comes_though_a_shard_is_lost_meanwhile(
     read, read_page = FanOutParts._read, FanOut._read_page
     reads, pages = itertools.count(), itertools.count()
 
-    def read_or_fail(parts: Any, every: Any, shard: str) -> Any:
-        is_lost = shard == "erp" and next(reads) in lost_at
-        return StoreUnavailableError("it is down") if is_lost else read(parts, every, shard)
+    def read_or_fail(parts: Any, every: Any, shard: str) -> None:
+        if shard == "erp" and next(reads) in lost_at:
+            parts.unreachable[shard] = StoreUnavailableError("it is down")
+        else:
+            read(parts, every, shard)
 
     def read_page_or_fail(found: Any, *args: Any) -> Any:
         if not lost_at and next(pages) == 1:
