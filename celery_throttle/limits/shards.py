@@ -66,16 +66,12 @@ def check_here(elsewhere: Mapping[str, str]) -> None:
 
 
 class Shard(NamedTuple):
-    """One shard.
+    """One shard."""
 
-    Attributes:
-        name: The name of its entry in the settings, or :data:`HOME`.
-        number: The number of the shard among those of its entry, from 0; 0 if that is one shard.
-        by_key: The number of shards of its entry; None if that is one shard for all keys.
-    """
-
-    name: str = HOME
+    name: str = HOME  #: the name of its entry in the settings, or :data:`HOME`
+    #: The number of the shard among those of its entry, from 0; 0 if that is one shard.
     number: int = 0
+    #: The number of shards of its entry; None if that is one shard for all keys.
     by_key: int | None = None
 
     def __str__(self) -> str:
@@ -88,18 +84,13 @@ HOME_SHARD = Shard()
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One entry of the settings: one shard, or one for each of some ranges of keys.
-
-    Attributes:
-        name: Its name.
-        patterns: The names of its limits; ``*`` stands for any text.
-        by_key: The number of shards among which the keys of a limit are divided; None: one shard.
-        url: The URL of its server; None: that of the home shard.
-    """
+    """One entry of the settings: one shard, or one for each of some ranges of keys."""
 
     name: str
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...]  #: the names of its limits; ``*`` stands for any text
+    #: The number of shards among which the keys of a limit are divided; None: one shard.
     by_key: int | None = None
+    #: The URL of its server; None: that of the home shard.
     url: str | None = field(default=None, repr=False)  # it may contain a password
 
     @property
@@ -129,15 +120,12 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class ShardMap:
-    """The shard of each limit.
+    """The shard of each limit."""
 
-    Attributes:
-        entries: The entries of the settings, by name.
-        assigned: Where limits really are, if it is known: the name of each limit and of its entry,
-            or :data:`HOME`.
-    """
-
+    #: The entries of the settings, by name.
     entries: Mapping[str, ShardEntry] = field(default_factory=dict)
+    #: Where limits really are, if it is known: the name of each limit and of its entry, or
+    #: :data:`HOME`.
     assigned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property

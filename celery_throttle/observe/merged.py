@@ -38,14 +38,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """What was read of the shards.
+    """What was read of the shards."""
 
-    Attributes:
-        values: what was read, by the name of the shard.
-        lost: why the other shards could not be read, by their names.
-    """
-
-    values: Mapping[str, T]
+    values: Mapping[str, T]  #: what was read, by the name of the shard
+    #: Why the other shards could not be read, by their names.
     lost: Mapping[str, StoreError] = field(default_factory=dict)
 
     def merged(self) -> T:

@@ -31,92 +31,54 @@ _FULL, _BUSY, _IDLE = 0.7, 0.2, 0.05
 
 
 class Load(NamedTuple):
-    """What a shard has, and has done so far.
+    """What a shard has, and has done so far."""
 
-    Attributes:
-        at: the server's time in microseconds.
-        limits: the number of its limits.
-        waiting: the sum of the tasks that wait at each of them.
-        granted: the units granted.
-        outage_seconds: that workers spent in outage mode for the shard.
-    """
-
-    at: int
-    limits: int
-    waiting: int
-    granted: float
-    outage_seconds: float
+    at: int  #: the server's time in microseconds
+    limits: int  #: the number of its limits
+    waiting: int  #: the sum of the tasks that wait at each of them
+    granted: float  #: the units granted
+    outage_seconds: float  #: that workers spent in outage mode for the shard
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server, or a node of a cluster, at a time.
+    """A server, or a node of a cluster, at a time."""
 
-    Attributes:
-        address: host and port, or the path of a socket.
-        id: its id in the cluster; the address if it is in none.
-        at: a time in seconds.
-        core_seconds: the time of its main thread so far; None if unknown.
-        memory: the bytes in use; None if unknown.
-        replicas: the number of its replicas; None if unknown.
-        slots: the server time in microseconds so far, by hash slot.
-        masters: the addresses of all masters of the cluster, by their ids.
-    """
-
-    address: str
-    id: str
-    at: float
-    core_seconds: float | None
-    memory: int | None
-    replicas: int | None
-    slots: Mapping[int, int]
-    masters: Mapping[str, str]
+    address: str  #: host and port, or the path of a socket
+    id: str  #: its id in the cluster; the address if it is in none
+    at: float  #: a time in seconds
+    core_seconds: float | None  #: the time of its main thread so far; None if unknown
+    memory: int | None  #: the bytes in use; None if unknown
+    replicas: int | None  #: the number of its replicas; None if unknown
+    slots: Mapping[int, int]  #: the server time in microseconds so far, by hash slot
+    masters: Mapping[str, str]  #: the addresses of all masters of the cluster, by their ids
 
 
 class NodeStatus(NamedTuple):
-    """How busy a node is.
+    """How busy a node is."""
 
-    Attributes:
-        node: its address.
-        shards: the number of shards that it has.
-        core: the share of a core that its main thread used; None if unknown.
-        memory: the bytes in use; None if unknown.
-        replicas: the number of its replicas; None if unknown.
-    """
-
-    node: str
-    shards: int
-    core: float | None
-    memory: int | None
-    replicas: int | None
+    node: str  #: its address
+    shards: int  #: the number of shards that it has
+    core: float | None  #: the share of a core that its main thread used; None if unknown
+    memory: int | None  #: the bytes in use; None if unknown
+    replicas: int | None  #: the number of its replicas; None if unknown
 
 
 class ShardStatus(NamedTuple):
-    """How busy a shard is.
-
-    Attributes:
-        shard: its name.
-        server: the URL of its server, without user and password.
-        node: the address of the node that has it; None if unknown.
-        slot: the hash slot of its keys; None unless the server is a cluster.
-        limits: the number of its limits.
-        waiting: the sum of the tasks that wait at each of them.
-        granted: the units granted per second.
-        core: the share of a core that its slot used; None if the node does not measure that.
-        outage_seconds: the time that workers spent in outage mode for it, summed over workers.
-        error: why it cannot be read, and the numbers are missing; empty if it can.
-    """
+    """How busy a shard is."""
 
     shard: str
-    server: str
-    node: str | None = None
-    slot: int | None = None
-    limits: int | None = None
-    waiting: int | None = None
-    granted: float | None = None
+    server: str  #: the URL of its server, without user and password
+    node: str | None = None  #: the address of the node that has it; None if unknown
+    slot: int | None = None  #: the hash slot of its keys; None unless the server is a cluster
+    limits: int | None = None  #: the number of its limits
+    waiting: int | None = None  #: the sum of the tasks that wait at each of them
+    granted: float | None = None  #: the units granted per second
+    #: The share of a core that its slot used; None if the node does not measure that.
     core: float | None = None
+    #: The time that workers spent in outage mode for it, summed over workers.
     outage_seconds: float | None = None
-    error: str = ""
+    error: str = ""  #: why it cannot be read, and the numbers are missing; empty if it can
 
 
 def read_load(observer: Observer) -> Plan[Load]:

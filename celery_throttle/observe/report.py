@@ -123,19 +123,12 @@ class Allowance(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a report on a limit is made of.
+    """What a report on a limit is made of."""
 
-    Attributes:
-        status: what is stored of the limit.
-        seconds: the time until now that was read.
-        records: those of each shard.
-        keys: some with the most waiting tasks.
-    """
-
-    status: LimitStatus
-    seconds: float
-    records: list[list[Record]]
-    keys: KeyPage
+    status: LimitStatus  #: what is stored of the limit
+    seconds: float  #: the time until now that was read
+    records: list[list[Record]]  #: those of each shard
+    keys: KeyPage  #: some with the most waiting tasks
 
 
 def read_recorded(observer: Observer, name: str, seconds: float) -> Plan[Recorded]:

@@ -38,14 +38,10 @@ _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
 
 
 class Put(NamedTuple):
-    """What has become of definitions.
+    """What has become of definitions."""
 
-    Attributes:
-        changed: the limits that were in force before and have changed.
-        elsewhere: the limits that are in another shard, by name, with its name: not defined here.
-    """
-
-    changed: Sequence[LimitRef]
+    changed: Sequence[LimitRef]  #: the limits that were in force before and have changed
+    #: The limits that are in another shard, by name, with its name: not defined here.
     elsewhere: Mapping[str, str]
 
 

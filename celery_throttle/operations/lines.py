@@ -83,17 +83,12 @@ class Claimant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WithdrawPlans:
-    """The calls and plans for the tasks that need one limit.
-
-    Attributes:
-        keys: names of keys in Redis.
-        ref: the limit: one key of it, or without a key all of them. None: tasks of any limit.
-        now: microseconds; the server's time by default.
-    """
+    """The calls and plans for the tasks that need one limit."""
 
     keys: Keys
+    #: The limit: one key of it, or without a key all of them. None: tasks of any limit.
     ref: LimitRef | None
-    now: Argument = ""
+    now: Argument = ""  #: microseconds; the server's time by default
 
     @property
     def _filter(self) -> tuple[str, str]:

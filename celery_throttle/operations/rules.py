@@ -38,19 +38,13 @@ _Row = tuple[str, Definition | int]
 
 
 class FileRules(NamedTuple):
-    """Rules as they were read from a file.
+    """Rules as they were read from a file."""
 
-    Attributes:
-        rules: of the file.
-        source: its path.
-        modified: when it was modified, in microseconds since 1970.
-        own: those of its limits and weights that are in the shard where they are put in force;
-            None: all. Each shard stores the text of the whole file.
-    """
-
-    rules: Rules
+    rules: Rules  #: of the file
     source: str
-    modified: int
+    modified: int  #: when it was modified, in microseconds since 1970
+    #: Those of its limits and weights that are in the shard where they are put in force; None: all.
+    #: Each shard stores the text of the whole file.
     own: Rules | None = None
 
     @property
@@ -61,21 +55,13 @@ class FileRules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RulesVersion:
-    """Which rules are in force on a server.
+    """Which rules are in force on a server."""
 
-    Attributes:
-        digest: of the rules; see :class:`~celery_throttle.limits.rules.rules.Rules`.
-        source: path of the file.
-        modified: when the file was modified, in microseconds since 1970.
-        applied: the same, when it was put in force.
-        author: who put it in force, and why.
-    """
-
-    digest: str
-    source: str
-    modified: int
-    applied: int
-    author: Author
+    digest: str  #: of the rules; see :class:`~celery_throttle.limits.rules.rules.Rules`
+    source: str  #: path of the file
+    modified: int  #: when the file was modified, in microseconds since 1970
+    applied: int  #: the same, when it was put in force
+    author: Author  #: who put it in force, and why
 
     @classmethod
     def unpack(cls, packed: bytes) -> RulesVersion:
@@ -87,14 +73,10 @@ class RulesVersion:
 
 
 class Applied(NamedTuple):
-    """What became of a rules file.
+    """What became of a rules file."""
 
-    Attributes:
-        accepted: whether its rules are in force; False if those in force are newer.
-        modified: when the file was modified whose rules are in force, in microseconds since 1970.
-    """
-
-    accepted: bool
+    accepted: bool  #: whether its rules are in force; False if those in force are newer
+    #: When the file was modified whose rules are in force, in microseconds since 1970.
     modified: int
 
 

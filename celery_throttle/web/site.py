@@ -122,17 +122,11 @@ def read_ref(name: str) -> LimitRef:
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """One page of a table.
+    """One page of a table."""
 
-    Attributes:
-        total: the rows of the table.
-        size: the rows of a page.
-        number: the number of the page, from 1.
-    """
-
-    total: int
-    size: int
-    number: int
+    total: int  #: the rows of the table
+    size: int  #: the rows of a page
+    number: int  #: the number of the page, from 1
 
     @classmethod
     def read(cls, total: int, size: int) -> TablePage:

@@ -179,21 +179,13 @@ def compile_route(route: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two sets of rules.
+    """One difference between two sets of rules."""
 
-    Attributes:
-        kind: ``"moved"`` is for patterns of routes only, whose order counts.
-        what: What is added, removed, changed or moved.
-        subject: The limit and key, or the task name or pattern of a route.
-        old: The value before, as in a rules file; None if there was none.
-        new: The value after, as in a rules file; None if there is none.
-    """
-
-    kind: Kind
-    what: What
-    subject: LimitRef | str
-    old: str | None
-    new: str | None
+    kind: Kind  #: ``"moved"`` is for patterns of routes only, whose order counts
+    what: What  #: what is added, removed, changed or moved
+    subject: LimitRef | str  #: the limit and key, or the task name or pattern of a route
+    old: str | None  #: the value before, as in a rules file; None if there was none
+    new: str | None  #: the value after, as in a rules file; None if there is none
 
     def __str__(self) -> str:
         subject = self.subject if isinstance(self.subject, str) else format_ref(self.subject)

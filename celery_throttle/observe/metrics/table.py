@@ -48,13 +48,9 @@ _MERGED_BUCKETS = 2
 
 
 class Histogram(NamedTuple):
-    """The value of a histogram.
+    """The value of a histogram."""
 
-    Attributes:
-        buckets: pairs of an upper bound as text, and how many values are not above it.
-        sum: the sum of all values.
-    """
-
+    #: Pairs of an upper bound as text, and how many values are not above it.
     buckets: tuple[tuple[str, int], ...]
     sum: float
 
@@ -67,17 +63,12 @@ Samples = Mapping[str, list[tuple[Mapping[str, str], Value]]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: without :data:`PREFIX`. Only those of counters end in ``_total``, and only those of
-            seconds contain that word.
-        help: what it counts or measures.
-        labels: the names of its labels.
-    """
-
+    #: Without :data:`PREFIX`. Only those of counters end in ``_total``, and only those of seconds
+    #: contain that word.
     name: str
-    help: str
+    help: str  #: what it counts or measures
     labels: tuple[str, ...] = ()
 
     @property

@@ -44,15 +44,10 @@ _TOTALS_OF_A_CALL = 1000
 
 
 class KeyPage(NamedTuple):
-    """Keys of a limit, some at a time.
+    """Keys of a limit, some at a time."""
 
-    Attributes:
-        total: how many there are.
-        keys: of this page, each with a number.
-    """
-
-    total: int
-    keys: list[tuple[str, float]]
+    total: int  #: how many there are
+    keys: list[tuple[str, float]]  #: of this page, each with a number
 
 
 def read_names(observer: Observer) -> Plan[list[str]]:
