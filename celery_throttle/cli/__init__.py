@@ -27,7 +27,7 @@ _MODULES = {
     "fan_outs": ("fanouts", "fanout"),
     "history": ("history", "report"),
     "workers": ("workers",),
-    "shard_moves": ("shards",),
+    "shards": ("shards",),
     "serve": ("metrics", "web"),
     "rules": ("check", "diff", "apply", "dump"),
 }
