@@ -5,9 +5,9 @@ The work is bounded by the number of limits: it does not grow with keys, lines o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
@@ -20,7 +20,7 @@ from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
 from celery_throttle.observe.merged import merge, merge_limits
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import Observer, find_highest, merge_fields
 from celery_throttle.observe.status.fleet import find_stranded, read_fleet, read_rules_status
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import (
@@ -84,37 +84,38 @@ class _Measured(NamedTuple):
 
 def merge_figures(shards: Sequence[Figures]) -> Figures:
     """Return the figures of shards among which one setting divides the keys of its limits."""
-    if len(shards) == 1 or not all(one.up for one in shards):
-        return shards[0] if all(one.up for one in shards) else Figures()
-    limits: dict[str, list[LimitFigures]] = {}
-    runnable: Counter[str] = Counter()
-    for one in shards:
-        runnable.update(one.runnable)
-        for limit in one.limits:
-            limits.setdefault(limit.status.name, []).append(limit)
-    return replace(
-        shards[0],
-        limits=tuple(_merge_limit(limits[name]) for name in sorted(limits)),
-        omitted=max(one.omitted or 0 for one in shards),
-        runnable=runnable,
-        workers=max(one.workers or 0 for one in shards),
-        stranded=tuple(stranded for one in shards for stranded in one.stranded),
-        outage_seconds=sum(one.outage_seconds or 0.0 for one in shards),
-        rules_valid=merge([one.rules_valid for one in shards]),
+    if len(shards) == 1:
+        return shards[0]
+    if not all(one.up for one in shards):
+        return Figures()
+    return merge_fields(
+        shards,
+        limits=_merge_lists,
+        omitted=max,
+        runnable=merge,
+        workers=max,
+        stranded=lambda found: tuple(chain(*found)),
+        outage_seconds=sum,
+        rules_valid=merge,
     )
+
+
+def _merge_lists(lists: Sequence[Sequence[LimitFigures]]) -> tuple[LimitFigures, ...]:
+    by_name: dict[str, list[LimitFigures]] = {}
+    for limit in chain(*lists):
+        by_name.setdefault(limit.status.name, []).append(limit)
+    return tuple(_merge_limit(by_name[name]) for name in sorted(by_name))
 
 
 def _merge_limit(parts: Sequence[LimitFigures]) -> LimitFigures:
     slots = [one.slots for one in parts if one.slots is not None]
     forecasts = [one.forecast for one in parts if one.status.waiting]
-    known = [seconds for seconds in forecasts if seconds is not None]
+    due = [one.next_due for one in parts if one.next_due is not None]
     return replace(
-        parts[0],
-        status=merge_limits([one.status for one in parts]),
+        merge_fields(parts, status=merge_limits, oldest=find_highest),
         slots=sum(slots) if slots else None,
-        oldest=max((one.oldest for one in parts if one.oldest is not None), default=None),
-        forecast=max(known) if known and len(known) == len(forecasts) else None,
-        next_due=min((one.next_due for one in parts if one.next_due is not None), default=None),
+        forecast=None if None in forecasts else find_highest(forecasts),
+        next_due=min(due, default=None),
     )
 
 

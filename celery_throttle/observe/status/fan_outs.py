@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import Forecast, belongs_to_fan_out
-from celery_throttle.observe.observer import Observer, pair_up
+from celery_throttle.observe.observer import Observer, merge_fields, pair_up
 from celery_throttle.operations.fan_outs import RATE_STALE_SECONDS, unknown_fan_out_error
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import fan_out_ref
@@ -88,15 +88,12 @@ class Progress:
         :meta private:
         """
         rates = [part.rate for part in parts if part.rate is not None]
-        sums = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
-        is_cancelled = any(part.cancelled for part in parts)
-        return cls(
-            name=parts[0].name,
-            **sums,
-            rate=sum(rates) if rates and not is_cancelled else None,
-            paused=min(part.paused for part in parts),
-            closed=all(part.closed for part in parts) and not unreachable,
-            cancelled=is_cancelled,
+        sums = dict.fromkeys(_COUNTS, sum)
+        merged = merge_fields(parts, **sums, paused=min, closed=all, cancelled=any)
+        return replace(
+            merged,
+            rate=sum(rates) if rates and not merged.cancelled else None,
+            closed=merged.closed and not unreachable,
             unreachable=tuple(unreachable),
             missing=tuple(missing),
         )

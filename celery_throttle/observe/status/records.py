@@ -12,7 +12,7 @@ from typing import NamedTuple
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.observer import Observer, at_time, pair_up
+from celery_throttle.observe.observer import Observer, at_time, merge_fields, pair_up
 from celery_throttle.observe.totals import LAST_API_REFUSAL, add_totals, read_totals
 from celery_throttle.observe.values import Period
 from celery_throttle.operations.lines import END
@@ -113,14 +113,7 @@ def divide_records(
 
 def add_periods(several: Sequence[Period]) -> Period:
     """Return what was counted in the same period in all shards."""
-    return Period(
-        several[0].start,
-        several[0].end,
-        add_totals([one.totals for one in several]),
-        waiting=sum(one.waiting for one in several),
-        most_waiting=sum(one.most_waiting for one in several),
-        paused=sum(one.paused for one in several),
-    )
+    return merge_fields(several, totals=add_totals, waiting=sum, most_waiting=sum, paused=sum)
 
 
 def _begin_at(records: list[Record], since: int) -> tuple[list[Record], int]:
