@@ -23,7 +23,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
-from celery_throttle.limits.key import LimitRef, check_name, format_key
+from celery_throttle.limits.key import LimitRef, check_name, ref_text
 from celery_throttle.limits.key_template import KeyTemplate
 
 #: The name of the shard of the limits that no other shard has.
@@ -169,7 +169,7 @@ class ShardMap:
         for ref in refs:
             found.setdefault(self.shard_of(ref), ref)
         if len(found) > 1:
-            shown = [(str(shard), _shown_ref(ref)) for shard, ref in found.items()]
+            shown = [(str(shard), repr(ref_text(ref))) for shard, ref in found.items()]
             raise _two_shards_error(*shown[:2])
         return next(iter(found), HOME_SHARD)
 
@@ -306,7 +306,3 @@ def _two_shards_error(one: tuple[str, str], other: tuple[str, str]) -> Configura
         f"limits of two shards: {shards}; one call decides in one shard: {write}, or use them in "
         "two calls"
     )
-
-
-def _shown_ref(ref: LimitRef) -> str:
-    return repr(ref.name if ref.key is None else f"{ref.name}:{format_key(ref.key)}")

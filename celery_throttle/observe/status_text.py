@@ -60,11 +60,6 @@ def limit_text(name: str, key: str | None = None) -> str:
     return f"limit {name}" if key is None else f"limit {name} of key {format_key(key)}"
 
 
-def ref_text(ref: LimitRef) -> str:
-    """Return :func:`limit_text` of a reference."""
-    return limit_text(ref.name, ref.key)
-
-
 def clauses_text(status: LimitStatus) -> str:
     """Return the clauses of a limit."""
     return "; ".join(status.clauses) if status.defined else "not defined"

@@ -13,7 +13,7 @@ from werkzeug import Response
 
 from celery_throttle.errors import LimitError, PublishRejectedError, QueueNotFoundError
 from celery_throttle.observe.status.fan_outs import Progress
-from celery_throttle.observe.status_text import ref_text
+from celery_throttle.observe.status_text import limit_text
 from celery_throttle.observe.text import describe_subject
 from celery_throttle.operations.author import Author
 from celery_throttle.store.keys import Keys, fan_out_ref
@@ -50,7 +50,7 @@ def _read_limit(site: Site, name: str) -> _Subject:
     ref = read_ref(name)
     fields = {} if ref.key is None else {"key": ref.key}
     page = {"name": ref.name, **fields}
-    return _Subject(site.throttle[ref], ref_text(ref), Keys.field(ref), "limit", page, fields)
+    return _Subject(site.throttle[ref], limit_text(*ref), Keys.field(ref), "limit", page, fields)
 
 
 def _read_fan_out(site: Site) -> _Subject:

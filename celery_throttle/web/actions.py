@@ -24,8 +24,8 @@ from celery_throttle.observe.status.definitions import (
 from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import (
     below_text,
+    limit_text,
     pause_length_text,
-    ref_text,
     unconsumed_text,
     waiting_text,
 )
@@ -136,8 +136,8 @@ def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:
     in_force = max((pause.seconds for pause in pauses if pause.key == ref.key), default=0.0)
     if in_force > seconds:
         return Consequence(
-            f"This changes nothing: {ref_text(ref)} is paused {pause_length_text(in_force)}, and a "
-            "pause is never shortened. Resume it first."
+            f"This changes nothing: {limit_text(*ref)} is paused {pause_length_text(in_force)}, "
+            "and a pause is never shortened. Resume it first."
         )
     return Consequence("", preview)
 
@@ -179,7 +179,7 @@ def _preview_reset(site: Site, handle: Any, _: Values) -> Consequence:
     whole = ", but not those of its keys," if ref.key is None else ""
     text = (
         f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
-        f"than {ref_text(ref)} allows."
+        f"than {limit_text(*ref)} allows."
     )
     return Consequence(text, site.read(lambda observer: preview_reset(observer, ref), ref))
 
