@@ -27,7 +27,7 @@ from celery_throttle.observe.status.fleet import (
     read_fleet,
     read_rules_status,
 )
-from celery_throttle.observe.status.records import RECENT_SECONDS, read_periods
+from celery_throttle.observe.status.records import read_recent
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import (
     limits_in_force,
@@ -51,9 +51,6 @@ _RUNNABLE_AFTER_SECONDS = 0.5
 
 #: Lines of which the tasks are counted by queue, in the details of a limit.
 _MAX_COUNTED = 20_000
-
-#: The recent periods in the details of a limit: half a minute each.
-_PERIODS = 30
 
 #: How many keys, slots and fan-outs the details of a limit have at most.
 MAX_KEYS, MAX_SLOTS, MAX_FAN_OUTS = 10, 100, 100
@@ -120,7 +117,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     fan_outs = {line.fan_out for line in lines.values() if line.fan_out and needs(line)}
     return LimitDetails(
         **{field.name: getattr(status, field.name) for field in fields(status)},
-        recent=(yield from read_periods(observer, ref.name, RECENT_SECONDS, _PERIODS)),
+        recent=(yield from read_recent(observer, ref.name)),
         queues=_read_queues(waiting, fleet),
         top_keys=tuple((key, int(tasks)) for key, tasks in waiting_keys),
         top_paused_keys=tuple(

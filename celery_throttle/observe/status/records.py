@@ -25,6 +25,9 @@ MAX_RECORDED_SECONDS = 7 * 86_400
 #: The most seconds that recent records cover; those of a week are farther apart.
 RECENT_SECONDS = 900
 
+#: The parts into which recent records are divided: half a minute each.
+_RECENT_PARTS = 30
+
 #: Seconds between two recent records, and between two of a week.
 RECORD_SECONDS, WEEK_RECORD_SECONDS = 10.0, 600.0
 
@@ -56,16 +59,10 @@ def _backlog_keys(keys: Keys) -> tuple[str, ...]:
     return keys.recorded, backlog, pause, keys.paused_keys(""), keys.totals()
 
 
-def read_periods(
-    observer: Observer, name: str, seconds: float, parts: int
-) -> Plan[tuple[Period, ...]]:
-    """Return what was counted at a limit in the last seconds, in equal parts.
-
-    Raises:
-        LimitValueError: it is more than a week, or less than a second.
-    """
-    records = yield from read_records(observer, name, seconds)
-    return divide_records([records], seconds, parts)
+def read_recent(observer: Observer, name: str) -> Plan[tuple[Period, ...]]:
+    """Return what was counted at a limit in the last 15 minutes, in parts of half a minute."""
+    records = yield from read_records(observer, name, RECENT_SECONDS)
+    return divide_records([records], RECENT_SECONDS, _RECENT_PARTS)
 
 
 def read_records(observer: Observer, name: str, seconds: float) -> Plan[list[Record]]:
