@@ -103,7 +103,7 @@ def _measure(
     try:
         first = nodes.read()
         time.sleep(seconds)
-        after, last = _read(throttle), nodes.read()
+        after, last, unused = _read(throttle), nodes.read(), nodes.find_unused()
     finally:
         nodes.close()
 
@@ -121,7 +121,9 @@ def _measure(
         )
 
     found = [status(name, *place) for name, place in stores.items()]
-    return found, nodes_between(first, last, found), {**before.lost, **after.lost}
+    listed = nodes_between(first, last, found)
+    listed += [NodeStatus(address, 0, None, None, None) for address in unused]
+    return found, listed, {**before.lost, **after.lost}
 
 
 def _read(throttle: AppLimits) -> Reading[Load]:
