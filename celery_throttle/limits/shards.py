@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.limits.key import LimitRef, check_name, ref_text
 from celery_throttle.limits.key_template import KeyTemplate
+from celery_throttle.limits.rules.rules import compile_route
 
 #: The name of the shard of the limits that no other shard has.
 HOME = "home"
@@ -131,7 +132,7 @@ class ShardMap:
     @cached_property
     def _patterns(self) -> Sequence[tuple[re.Pattern[str], ShardEntry]]:
         return [
-            (_compile(pattern), entry)
+            (compile_route(pattern), entry)
             for entry in self.entries.values()
             for pattern in entry.patterns
         ]
@@ -149,7 +150,7 @@ class ShardMap:
             if assigned not in self.entries:
                 raise OtherShardError(name, assigned)
             return self.entries[assigned]
-        return next((entry for found, entry in self._patterns if found.fullmatch(name)), None)
+        return next((entry for found, entry in self._patterns if found.match(name)), None)
 
     def shard_of(self, ref: LimitRef) -> Shard:
         """Return the shard of a limit, or of one key of it.
@@ -221,7 +222,8 @@ def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:
             f'{setting} is {shown(written)}; allowed: a dict such as {{"mail": {_EXAMPLE}}}'
         )
     entries = [_read_entry(name, entry, setting) for name, entry in written.items()]
-    for (one, first), (other, second) in combinations(_all_patterns(entries), 2):
+    patterns = [(entry.name, pattern) for entry in entries for pattern in entry.patterns]
+    for (one, first), (other, second) in combinations(patterns, 2):
         if one != other and _overlap(first, second):
             raise ConfigurationError(
                 f"{setting}[{one!r}] has {first!r}, and {setting}[{other!r}] has {second!r}: a "
@@ -269,14 +271,6 @@ def _read_patterns(written: Any, where: str) -> Iterator[str]:
                 "key, in which * stands for any text"
             )
         yield pattern
-
-
-def _all_patterns(entries: Iterable[ShardEntry]) -> Iterator[tuple[str, str]]:
-    return ((entry.name, pattern) for entry in entries for pattern in entry.patterns)
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.ASCII)
 
 
 def _overlap(one: str, other: str) -> bool:
