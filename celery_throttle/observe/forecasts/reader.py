@@ -81,7 +81,7 @@ def forecast_task(
         return solve([], lambda _: True, {}, found.now)
     own = found.lines[line]
     own = found.lines[line] = own._replace(ranks=_first_tasks(own.ranks, position))
-    forecasts = yield from forecast_lines(observer, found, {line: _is_line(own)})
+    forecasts = yield from forecast_lines(observer, found, {line: lambda one: one is own})
     return forecasts[line]
 
 
@@ -114,10 +114,6 @@ def forecast_positions(
             seconds = start_times(lines, own[line], each, drained, capacities)
             starts.update(zip(((line, one) for one in each), seconds, strict=True))
     return starts, found.are_all
-
-
-def _is_line(line: WaitingLine) -> LineFilter:
-    return lambda one: one is line
 
 
 def forecast_each(

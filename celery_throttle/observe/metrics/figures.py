@@ -131,14 +131,15 @@ def read_figures(observer: Observer, most: int) -> Plan[Figures]:
         for queue in (due.decode().removeprefix(head) for due in one.due):
             waits[queue] = max(waits.get(queue, 0.0), one.oldest / MICROSECONDS)
     queues = sorted(fleet.consumed.keys() | waits.keys())[:most]
-    adaptive = yield from _read_adaptive(observer, statuses)
+    refs = [LimitRef(one.name, None) for one in statuses if _is_adaptive(one)]
+    adaptive = yield from read_states(observer, refs)
     forecasts = yield from _read_forecasts(observer, statuses, measured, queues)
     overdue = yield from read_overdue(observer, queues)
     rules = yield from read_rules_status(observer)
     return Figures(
         up=True,
         limits=tuple(
-            _read_figures(status, one, adaptive.get(status.name), forecast)
+            _read_figures(status, one, adaptive.get(LimitRef(status.name, None)), forecast)
             for status, one, forecast in zip(statuses, measured, forecasts, strict=True)
         ),
         omitted=len(names) - len(statuses),
@@ -166,17 +167,8 @@ def _measure_limits(observer: Observer, statuses: Sequence[LimitStatus]) -> Plan
     return found
 
 
-def _read_adaptive(
-    observer: Observer, statuses: Sequence[LimitStatus]
-) -> Plan[dict[str, Availability]]:
-    """Return what adaptive limits can grant, by their names."""
-    adaptive = [
-        LimitRef(status.name, None)
-        for status in statuses
-        if any(limit.is_adaptive for limit in _limits_of(status))
-    ]
-    states = yield from read_states(observer, adaptive)
-    return {ref.name: found for ref, found in states.items()}
+def _is_adaptive(status: LimitStatus) -> bool:
+    return any(limit.is_adaptive for limit in _limits_of(status))
 
 
 def _read_forecasts(
