@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.plan import Plan, read_call
+from celery_throttle.operations.plan import Plan, ReadContext, read_call
 from celery_throttle.store.keys import FAN_OUT_NAME, Keys
 from celery_throttle.store.script import Argument, Call, script
 
@@ -17,13 +17,13 @@ from celery_throttle.store.script import Argument, Call, script
 END = b"0"
 
 
-def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
+def list_names(context: ReadContext) -> Plan[tuple[int, list[str]]]:
     """Return the server's time in microseconds, and the names of all limits that it knows."""
     names: dict[str, None] = {}
     first_time, cursor = 0, b""
     while cursor != END:
-        call = read_call(now, ("SSCAN", keys.names, cursor or "0", "COUNT", 500))
-        server_time, (cursor, found) = yield call
+        scan = "SSCAN", context.keys.names, cursor or "0", "COUNT", 500
+        server_time, (cursor, found) = yield read_call(context.now(), scan)
         first_time = first_time or int(server_time)
         names.update((name.decode(), None) for name in found)
     return first_time, list(names)

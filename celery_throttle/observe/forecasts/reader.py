@@ -26,7 +26,7 @@ from celery_throttle.observe.forecasts.solver import (
 from celery_throttle.observe.forecasts.states import read_states
 from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer
 from celery_throttle.observe.waiting import MAX_LINES, Waiting
-from celery_throttle.operations.lines import END, limit_names, waiting_queues
+from celery_throttle.operations.lines import END, list_names, waiting_queues
 from celery_throttle.operations.plan import Plan
 
 K = TypeVar("K")
@@ -171,7 +171,7 @@ def read_all_lines(
     """
     if not observer.has_server:
         return FoundLines(observer.local_time(), {}, are_all=True)
-    now, names = yield from limit_names(observer.keys, observer.now())
+    now, names = yield from list_names(observer)
     are_all = True
     if queues is None:
         queues, are_all = yield from waiting_queues(observer.keys, names, most)

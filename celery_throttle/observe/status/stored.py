@@ -27,7 +27,7 @@ from celery_throttle.observe.observer import (
 from celery_throttle.observe.totals import LAST_API_REFUSAL, read_totals
 from celery_throttle.observe.values import ApiRefusal, Change, LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.lines import limit_names
+from celery_throttle.operations.lines import list_names
 from celery_throttle.operations.plan import Plan
 
 #: Names of the layers of definitions, by those in ``records.lua``.
@@ -52,7 +52,7 @@ class KeyPage(NamedTuple):
 
 def read_names(observer: Observer) -> Plan[list[str]]:
     """Return the names of all limits that the server or the code has, sorted."""
-    _, names = yield from limit_names(observer.keys, observer.now())
+    _, names = yield from list_names(observer)
     return sorted({*names, *observer.limits})
 
 
