@@ -32,7 +32,6 @@ from celery_throttle.observe.status_text import (
 from celery_throttle.observe.text import count, format_seconds
 from celery_throttle.observe.values import LimitDetails, LimitStatus, Pause, QueueStatus
 
-#: Holders of slots that are shown.
 _MAX_SHOWN_SLOTS = 10
 
 

@@ -27,8 +27,6 @@ ADAPTIVE = "adaptive"
 #: The same for every rate, adaptive ones included, which have a syntax of their own.
 CLAUSES: Mapping[str, tuple[str, ...]] = {**ALGORITHMS, ADAPTIVE: ("burst", "latency")}
 FIRST_REQUEST = "first-request"
-
-#: The clauses that apply to every limit.
 COMMON_CLAUSES = ("max-keys", "max-waiting", "outage")
 
 #: The clause of a limit that only counts what it would refuse, and the algorithms that it is for.
@@ -117,7 +115,6 @@ def _slot_fields(at_once: re.Match[str], text: str) -> dict[str, Any]:
 
 
 def _clause_fields(clauses: Mapping[str, str], text: str) -> dict[str, Any]:
-    """Return the fields of the clauses."""
     fields: dict[str, Any] = {}
     for keyword, value in clauses.items():
         if keyword in ("burst", "parts", "max-keys", "max-waiting"):

@@ -79,7 +79,6 @@ class Shard(NamedTuple):
         return self.name if self.by_key is None else f"{self.name}/{self.number}"
 
 
-#: The home shard.
 HOME_SHARD = Shard()
 
 
@@ -208,11 +207,7 @@ class ShardMap:
 
 
 def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:
-    """Read the shards as they are written.
-
-    Args:
-        written: The entries by name; see the module.
-        setting: What the entries are called in messages.
+    """Read the shards as the module describes them; ``setting``: their name, for messages.
 
     Raises:
         ConfigurationError: An entry is wrong, or two entries have the same limit.

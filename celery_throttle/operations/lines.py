@@ -65,7 +65,6 @@ def scan_call(key: str, kind: str, cursor: Argument, needed: Sequence[str] = (""
 
 
 def _scan(key: str, kind: str, needed: Sequence[str] = ("", "")) -> Plan[list[Any]]:
-    """Return all rows of :func:`scan_call`."""
     rows: list[Any] = []
     cursor = b""
     while cursor != END:

@@ -239,17 +239,11 @@ def _refusal(
 def report_rules(
     context: PlanContext, worker: str, report: str, known: str, lasts: float
 ) -> Plan[tuple[RulesVersion | None, Rules | None]]:
-    """Record the rules file of a worker for some seconds; return which rules are in force.
+    """Record the rules file of a worker; return the version in force, or None, and its rules.
 
-    Args:
-        context: what the plan uses.
-        worker: its name in the membership.
-        report: about its file; see :func:`pack_report`.
-        known: the digest of the rules that the worker knows; empty for none.
-        lasts: seconds for which the report counts; 0 if the worker ends.
-
-    Returns:
-        The version, or None; and the rules if the worker does not know them, else None.
+    The rules are None if the worker knows them, by their digest ``known``, empty for none.
+    ``report``: see :func:`pack_report`. ``lasts``: seconds for which it counts; 0 if the worker
+    ends.
     """
     keys = context.keys
     names = [keys.rules_files, keys.rules, keys.membership]

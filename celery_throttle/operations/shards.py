@@ -63,7 +63,6 @@ class ShardIdentity(NamedTuple):
         return f"{self.by_key or 0} {self.server}"
 
 
-#: The identity of the home shard.
 HOME_IDENTITY = ShardIdentity(HOME)
 
 

@@ -238,7 +238,6 @@ def sort_actions(
     return first, [one for one in some if one not in first]
 
 
-#: The actions of a limit.
 LIMIT_ACTIONS = (
     Action("pause", _preview_pause, _PAUSE),
     Action("resume", _preview_resume),
@@ -250,7 +249,6 @@ LIMIT_ACTIONS = (
     Action("drop", _preview_removal(_DISCARDED), is_dangerous=True, needs_app=True),
 )
 
-#: The actions of a fan-out.
 FAN_OUT_ACTIONS = (
     Action(
         "pause",

@@ -40,8 +40,6 @@ from celery_throttle.web.site import NEWEST_CHANGES, Site, TablePage, page_numbe
 
 #: Rows of a page, and of a page of fan-outs or changes.
 _ROWS, _WIDE_ROWS = 100, 50
-
-#: The most changes on the page of a limit.
 _SHOWN_CHANGES = 10
 
 #: Workers that are shown, of each kind.
@@ -248,7 +246,6 @@ def history(site: Site) -> str:
     return render_template("history.html", changes=changes[:_WIDE_ROWS], before=before, more=more)
 
 
-#: The pages by their rules.
 PAGES: dict[str, Callable[..., str]] = {
     "/": limits,
     "/limits/<name>": limit,

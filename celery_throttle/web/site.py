@@ -36,9 +36,7 @@ _MAX_PAGE = 1_000_000_000
 class Site:
     """What all pages use. Thread-safe.
 
-    Args:
-        limiter: the limits, of an app or not.
-        show_arguments: whether the arguments of waiting tasks are shown.
+    ``show_arguments``: whether the arguments of waiting tasks are shown.
     """
 
     def __init__(self, limiter: Limiter, *, show_arguments: bool = False) -> None:

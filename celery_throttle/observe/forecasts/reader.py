@@ -157,7 +157,6 @@ def forecast_lines(
 def _read_capacities(
     observer: Observer, lines: Iterable[WaitingLine], now: int
 ) -> Plan[Capacities]:
-    """Return the capacities of all limits that some lines need."""
     states = yield from read_states(observer, {ref for line in lines for ref in line.costs})
     return {ref: states[ref].capacities(ref.name, now) for ref in states}
 
@@ -224,7 +223,6 @@ def _tuples(flat: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
 
 
 def _first_tasks(ranks: Iterable[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """Return the ranks of the first tasks of a line."""
     first = []
     for rank, tasks in ranks:
         first.append((rank, min(tasks, count)))

@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: The prefix of all names.
 PREFIX = "celery_throttle_"
 
 #: Limits that a page of metrics shows by default.
@@ -257,10 +256,8 @@ class Observed(Protocol):
 class SampleSource:
     """Reads the samples of a limiter, one reader at a time. Thread-safe.
 
-    Args:
-        throttle: a Throttle or a Limiter.
-        max_limits: the most limits to read, 1 or more; the first ones by name.
-        max_age: the seconds for which samples are kept.
+    ``max_limits``: the most limits to read, 1 or more; the first ones by name. ``max_age``: the
+    seconds for which samples are kept.
     """
 
     def __init__(

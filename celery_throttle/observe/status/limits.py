@@ -179,7 +179,6 @@ def _measure(
 
 
 def _read_usages(found: Availability) -> tuple[Usage, ...]:
-    """Return the usage of each clause of a limit."""
     usages = []
     for limit, state in zip(found.limits, found.states, strict=True):
         left, share = state.amount / MILLION, state.share / MILLION

@@ -36,7 +36,6 @@ _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 #: The ids of changes; see :func:`place_of`. The number behind the milliseconds may be left out.
 CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?(@[A-Za-z0-9_.\-/]{1,110})?")
 
-#: How many limits one call reads.
 NAMES_OF_A_CALL = 10
 
 #: Of how many limits one call reads the last refusal.
