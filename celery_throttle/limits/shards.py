@@ -39,18 +39,13 @@ _PATTERN = re.compile(r"[A-Za-z0-9_.\-*]{1,100}", re.ASCII)
 
 
 class OtherShardError(ConfigurationError):
-    """A limit is in another shard than the settings say, which a process may learn and follow.
-
-    Attributes:
-        limit: The name of the limit.
-        shard: The name of its shard.
-        assigned: The same of all limits of the call that are in another shard, by name.
-    """
+    """A limit is in another shard than the settings say, which a process may learn and follow."""
 
     def __init__(self, limit: str, shard: str, assigned: Mapping[str, str] | None = None) -> None:
         super().__init__(limit, shard, assigned)  # what a copy is made of, in another process
         self.limit = limit
         self.shard = shard
+        #: The shards of all limits of the call that are in another one, by the names of both.
         self.assigned = assigned or {limit: shard}
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.plan import Plan, ReadContext, read_call
+from celery_throttle.operations.plan import Plan, ReadContext, batches, read_call
 from celery_throttle.store.keys import FAN_OUT_NAME, Keys
 from celery_throttle.store.script import Argument, Call, script
 
@@ -179,8 +179,8 @@ def discard(keys: Keys, queue: str, *, unless_consumed_for: float | None = None)
     rows = yield from _scan(keys.quarantine, "quarantine")
     lines = keys.queue(queue).lines
     ids = [task_id for task_id, _, found in rows if found.decode() == lines]
-    for start in range(0, len(ids), RECALL_BATCH_SIZE):
-        yield recall_call(keys, ids[start : start + RECALL_BATCH_SIZE])
+    for some in batches(ids, RECALL_BATCH_SIZE):
+        yield recall_call(keys, some)
         count, _ = yield from _discard_lines(keys, queue)
         discarded += count
     return discarded

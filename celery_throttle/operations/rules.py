@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
-from celery_throttle.operations.plan import Plan, PlanContext
+from celery_throttle.operations.plan import Plan, PlanContext, batches
 from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call
@@ -158,7 +158,7 @@ def _changed_rows(
     wanted: dict[str, Definition | int] = {**rows, **empty}
     changed = [row for row in wanted.items() if stored.get(row[0]) != _text_of(row[1])]
     changed.sort(key=_order)
-    for part in _parts(changed):
+    for part in batches(changed, PART_SIZE):
         epoch = yield from context.assigned_epoch(_names_of(part))
         status, *details = yield _rules_call(context, "check", digest, rows=part, epoch=epoch)
         if status < 0:
@@ -193,7 +193,7 @@ def _apply_rows(
     digest, rules, (modified, *seen) = file.rules.digest, file.rules, look
     _, session, _, next_digest = seen[1].split(" ", 3) if seen[1] else [""] * 4
     session = session if next_digest == digest else uuid.uuid4().hex
-    parts = list(_parts(rows)) or [()]
+    parts = list(batches(rows, PART_SIZE)) or [()]
     for number, part in enumerate(parts, 1):
         fields: dict[str, object] = {"session": session, "about": author.pack()}
         fields["seen"] = seen if number == 1 else []
@@ -268,7 +268,3 @@ def pack_report(file: FileRules | None, path: str, error: str) -> str:
 def author_of_file(source: str, by: str | None = None, reason: str | None = None) -> Author:
     """Return the author of the changes that a rules file makes."""
     return Author.of(by, f"rules file {Path(source).name}" if reason is None else reason)
-
-
-def _parts(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
-    return (rows[start : start + PART_SIZE] for start in range(0, len(rows), PART_SIZE))

@@ -27,7 +27,7 @@ from celery_throttle.observe.forecasts.states import read_states
 from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer
 from celery_throttle.observe.waiting import MAX_LINES, Waiting
 from celery_throttle.operations.lines import END, list_names, waiting_queues
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, batches
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -101,8 +101,7 @@ def forecast_positions(
         found.lines.clear()
         for queue, pairs in groupby(sorted(positions), itemgetter(0)):
             names = [line for _, line in pairs]
-            for start in range(0, len(names), _ONLY):
-                only = names[start : start + _ONLY]
+            for only in batches(names, _ONLY):
                 found.lines.update((yield from read_lines(observer, queue, only=only)))
     own = {line: found.lines[line] for _, line in positions if line in found.lines}
     ids = set(map(id, own.values()))

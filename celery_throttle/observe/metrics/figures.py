@@ -31,7 +31,7 @@ from celery_throttle.observe.status.stored import (
     read_stored,
 )
 from celery_throttle.observe.values import LimitStatus, Stranded
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, batches
 
 #: Lines that are looked at of all limits together, and of each limit at least and at most.
 _MAX_LINES, _MIN_LINES_OF_A_LIMIT, _MAX_LINES_OF_A_LIMIT = 10_000, 10, 400
@@ -158,9 +158,9 @@ def _measure_limits(observer: Observer, statuses: Sequence[LimitStatus]) -> Plan
     heads = [keys.waiting_lists(head), keys.entries(head), keys.totals()]
     step = max(1, min(NAMES_OF_A_CALL, _LINES_OF_A_CALL // lines))
     found: list[_Measured] = []
-    for start in range(0, len(statuses), step):
+    for some in batches(statuses, step):
         args: list[str] = []
-        for status in statuses[start : start + step]:
+        for status in some:
             args += [status.name, "1" if any(map(has_slots, _limits_of(status))) else ""]
         rows = yield observer.call("measure_limits", heads, lines, *args)
         found += (_Measured(*row) for row in rows)

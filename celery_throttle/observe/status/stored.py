@@ -28,7 +28,7 @@ from celery_throttle.observe.totals import LAST_API_REFUSAL, read_totals
 from celery_throttle.observe.values import ApiRefusal, Change, LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import list_names
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, batches
 
 #: Names of the layers of definitions, by those in ``records.lua``.
 _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
@@ -140,8 +140,7 @@ def read_stored(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[Limit
     wholes = [LimitRef(ref.name, None) for ref in refs if ref.key is not None]
     every = [*dict.fromkeys([*refs, *wholes])]
     found: dict[LimitRef, LimitStatus] = {}
-    for start in range(0, len(every), NAMES_OF_A_CALL):
-        batch = every[start : start + NAMES_OF_A_CALL]
+    for batch in batches(every, NAMES_OF_A_CALL):
         names, args = [keys.limits, keys.limits_with_keys], list[str]()
         for ref in batch:
             names += (keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
@@ -272,8 +271,7 @@ def read_history(
     oldest = place_of(changes[-1].id) if len(changes) == most else (0, 0)
     newest = (inf, 0) if before is None else place_of(before)
     names, found, suffix = (yield from read_names(observer)), list[Change](), _suffix(observer)
-    for start in range(0, len(names), _TOTALS_OF_A_CALL):
-        batch = names[start : start + _TOTALS_OF_A_CALL]
+    for batch in batches(names, _TOTALS_OF_A_CALL):
         reads = [("HGET", f"{observer.keys.totals()}{name}", LAST_API_REFUSAL) for name in batch]
         _, packed = yield from read_keys(observer, *reads)
         refusals = zip(batch, packed, strict=True)
