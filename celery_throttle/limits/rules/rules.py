@@ -216,12 +216,10 @@ def _compare(
 ) -> Iterator[Change]:
     for subject in sort({**old, **new}):
         before, after = old.get(subject), new.get(subject)
-        if before is None and after is not None:
-            yield Change("added", what, subject, None, format_value(after))
-        elif before is not None and after is None:
-            yield Change("removed", what, subject, format_value(before), None)
-        elif before is not None and after is not None and before != after:
-            yield Change("changed", what, subject, format_value(before), format_value(after))
+        if before != after:
+            kind: Kind = "added" if before is None else "removed" if after is None else "changed"
+            texts = (None if value is None else format_value(value) for value in (before, after))
+            yield Change(kind, what, subject, *texts)
 
 
 def _compare_order(old: Rules, new: Rules) -> Iterator[Change]:
