@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import chain
-from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, is_endless
@@ -56,15 +55,6 @@ _MAX_COUNTED = 20_000
 MAX_KEYS, MAX_SLOTS, MAX_FAN_OUTS = 10, 100, 100
 
 
-class Measured(NamedTuple):
-    """The status of some limits and keys, and what was read for it."""
-
-    fleet: Fleet
-    statuses: list[LimitStatus]
-    waiting: list[Waiting]  #: at each of them
-    lines: Lines  #: that wait anywhere; if there are too many, some; empty if none wait at these
-
-
 def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Status]:
     """Return the status of all limits, ``most`` at a time, with names behind ``after``."""
     names = yield from read_names(observer)
@@ -82,19 +72,19 @@ def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
 
 def read_status(observer: Observer, stored: Sequence[LimitStatus]) -> Plan[Status]:
     """Return the status of limits of which is known what is stored."""
-    found = yield from _measure(observer, stored)
+    fleet, statuses, waiting, _ = yield from _measure(observer, stored)
     waits: dict[str, float] = {}
-    for waiting in found.waiting:
-        for queue, found_there in waiting.queues.items():
+    for one in waiting:
+        for queue, found_there in one.queues.items():
             waits[queue] = max(found_there.oldest, waits.get(queue, 0.0))
     return Status(
-        at=found.fleet.at,
-        limits=tuple(found.statuses),
+        at=fleet.at,
+        limits=tuple(statuses),
         next=None,
-        workers=found.fleet.workers,
-        stranded=(yield from find_stranded(observer, found.fleet, waits, found.statuses)),
+        workers=fleet.workers,
+        stranded=(yield from find_stranded(observer, fleet, waits, statuses)),
         rules=(yield from read_rules_status(observer)),
-        ungated=found.fleet.ungated,
+        ungated=fleet.ungated,
     )
 
 
@@ -133,10 +123,12 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
 
 def _measure(
     observer: Observer, stored: Sequence[LimitStatus], most: int = MAX_LINES
-) -> Plan[Measured]:
+) -> Plan[tuple[Fleet, list[LimitStatus], list[Waiting], Lines]]:
     """Measure what waits at limits and keys of which is known what is stored.
 
-    ``most``: lines of each of them of which the tasks are counted by queue.
+    Returns also what was read for it: the workers, the tasks that wait at each, and the lines that
+    wait anywhere; if there are too many, some; none if no task waits at these. ``most``: lines of
+    each of them of which the tasks are counted by queue.
     """
     fleet = yield from read_fleet(observer)
     refs = [LimitRef(status.name, status.key) for status in stored]
@@ -175,7 +167,7 @@ def _measure(
         )
         for ref, status, one in zip(refs, stored, waiting, strict=True)
     ]
-    return Measured(fleet, statuses, waiting, lines)
+    return fleet, statuses, waiting, lines
 
 
 def _read_usages(found: Availability) -> tuple[Usage, ...]:
