@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
@@ -39,18 +40,7 @@ OUTAGE_MODES = ("local", "open", "closed")
 #: For messages about a number of slots.
 SLOT_CLAUSES = f"allowed with it: {', '.join(COMMON_CLAUSES)}"
 
-_KEYWORDS = (
-    "burst",
-    "using",
-    "from",
-    "in",
-    "at",
-    "parts",
-    "oldest",
-    "latency",
-    SHADOW,
-    *COMMON_CLAUSES,
-)
+_KEYWORDS = dict.fromkeys(["using", *chain(*CLAUSES.values()), SHADOW, *COMMON_CLAUSES])
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
 _ADAPTIVE = re.compile(rf"{ADAPTIVE}\s+(?=\S)", re.ASCII | re.IGNORECASE)
 _AT_ONCE = re.compile(
