@@ -80,7 +80,8 @@ def merge(parts: Sequence[T]) -> T:
         return first  # type: ignore[no-any-return]  # one of the parts
     for kind, how in _MERGES.items():
         if isinstance(first, kind):
-            return merge_fields(known, **how) if isinstance(how, Mapping) else how(known)  # type: ignore[no-any-return]  # of the same kind
+            merged: T = merge_fields(known, **how) if isinstance(how, Mapping) else how(known)
+            return merged
     raise TypeError(f"cannot merge {type(first)}")
 
 
@@ -164,11 +165,9 @@ def _end_of_pause(pair: tuple[str, Any]) -> tuple[float, str]:
     return inf if end is None else end.timestamp(), key
 
 
-_COUNTS = ("waiting", "waiting_keys", "runnable", "paused_keys", "own_keys")
-
 #: How the parts of a limit are merged, each with some of its keys.
 _LIMIT: Mapping[str, FieldMerge] = {
-    **dict.fromkeys(_COUNTS, sum),
+    **dict.fromkeys(("waiting", "waiting_keys", "runnable", "paused_keys", "own_keys"), sum),
     "has_keys": any,
     "oldest": find_highest,
     "forecast": merge,
