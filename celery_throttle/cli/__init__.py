@@ -27,7 +27,7 @@ _MODULES = {
     "fan_outs": ("fanouts", "fanout"),
     "history": ("history", "report"),
     "workers": ("workers",),
-    "shard_moves": ("shards",),
+    "shards": ("shards",),
     "serve": ("metrics", "web"),
     "rules": ("check", "diff", "apply", "dump"),
 }
@@ -39,9 +39,8 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 class LazyGroup(click.Group):
     """A group of commands that imports a command when it is used, and reports errors as one line.
 
-    Args:
-        modules: the module of each command, within this package. The command is the object there
-            that has its name.
+    ``modules``: the module of each command, within this package. The command is the object there
+    that has its name.
     """
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **options: Any) -> None:

@@ -22,7 +22,6 @@ from celery_throttle.observe.status_text import (
     cause_text,
     limit_text,
     nothing_stored_text,
-    ref_text,
     refusal_text,
     task_text,
     to_json,
@@ -33,7 +32,6 @@ from celery_throttle.observe.status_text import (
 from celery_throttle.observe.text import count, format_seconds
 from celery_throttle.observe.values import LimitDetails, LimitStatus, Pause, QueueStatus
 
-#: Holders of slots that are shown.
 _MAX_SHOWN_SLOTS = 10
 
 
@@ -46,7 +44,7 @@ def show(target: Target, ref: LimitRef, *, as_json: bool) -> None:
     if as_json:
         echo_json(details)
         return
-    click.secho(ref_text(ref), bold=True)
+    click.secho(limit_text(*ref), bold=True)
     if not target.read(lambda observer: is_stored(observer, ref), ref):
         click.echo(nothing_stored_text(ref))
     echo_pairs([(name, value) for name, value in _details_pairs(details) if value])
@@ -201,7 +199,7 @@ def waiting(target: Target, ref: LimitRef, *, first: int, most: int, as_json: bo
     if as_json:
         echo_json(replace(page, tasks=tasks))
     elif not tasks:
-        click.echo(f"{count(page.waiting, 'task')} at {ref_text(ref)}.")
+        click.echo(f"{count(page.waiting, 'task')} at {limit_text(*ref)}.")
     else:
         head = ("task id", "task", "queue", "key", ">waited", ">starts in")
         echo_table(Table(head, [_row(task) for task in tasks], flexible=1))

@@ -27,12 +27,9 @@ from celery_throttle.cli.shared.options import (
 )
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import end_text, paused_text, zone
-from celery_throttle.observe.status.fan_outs import Progress, read_fan_outs
+from celery_throttle.observe.status.fan_outs import COUNTS, Progress, read_fan_outs
 from celery_throttle.observe.status_text import fan_out_state, to_json, waiting_text
 from celery_throttle.observe.text import amount, count, format_seconds
-
-#: The counts of tasks, as they are shown.
-_COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
 
 name_argument = click.argument(
     "name",
@@ -54,13 +51,13 @@ def fanouts(target: Target, *, as_json: bool) -> None:
     elif not found:
         click.echo("No fan-outs.")
     else:
-        head = ("fan-out", "state", *(f">{name}" for name in _COUNTS))
+        head = ("fan-out", "state", *(f">{name}" for name in COUNTS))
         rows = [Row((one.name, _state(one), *(n for _, n in _counts(one)))) for one in found]
         echo_table(Table(head, rows))
 
 
 def _counts(progress: Progress) -> list[tuple[str, str]]:
-    return [(name, f"{getattr(progress, name):,}") for name in _COUNTS]
+    return [(name, f"{getattr(progress, name):,}") for name in COUNTS]
 
 
 def _state(progress: Progress) -> str:

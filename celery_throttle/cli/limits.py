@@ -28,7 +28,7 @@ from celery_throttle.observe.status.definitions import (
     preview_resume,
 )
 from celery_throttle.observe.status.stored import read_stored
-from celery_throttle.observe.status_text import below_text, ref_text, waiting_text
+from celery_throttle.observe.status_text import below_text, limit_text, waiting_text
 from celery_throttle.observe.text import count, format_seconds
 
 
@@ -59,7 +59,7 @@ def pause(
         return
     seconds = throttle[ref].pause(lasts, **author)
     result = {**_fields(ref), "seconds": seconds, "preview": preview}
-    echo_result(result, f"{paused_text(ref_text(ref), seconds, lasts)}.", as_json=as_json)
+    echo_result(result, f"{paused_text(limit_text(*ref), seconds, lasts)}.", as_json=as_json)
 
 
 @command(takes_ref(or_all=True), author_options)
@@ -80,7 +80,7 @@ def resume(target: Target, ref: LimitRef | None, *, as_json: bool, **author: str
         was_paused = bool(names)
     else:
         was_paused = throttle[ref].resume(**author)
-        result, text = {**_fields(ref), "was_paused": was_paused}, ref_text(ref)
+        result, text = {**_fields(ref), "was_paused": was_paused}, limit_text(*ref)
         text = f"Resumed {text}." if was_paused else f"{sentence(text)} was not paused."
     if was_paused and preview.waiting:
         text = f"{preview_text(preview)}\n{text}"
@@ -148,7 +148,7 @@ def define(
     parts = ["; ".join(clauses)] if texts else []
     parts += [f"weight {weight}"] if weight is not None else []
     until = "until undefine" if lasts is None else f"for {format_seconds(lasts)}"
-    text = f"Defined {ref_text(ref)}, {until}: {', '.join(parts)}."
+    text = f"Defined {limit_text(*ref)}, {until}: {', '.join(parts)}."
     echo_result({**result, "preview": preview}, text, as_json=as_json)
 
 
@@ -171,7 +171,7 @@ def undefine(
     target.check_known(ref)
     if not _has_definition(target, ref):
         result = {**_fields(ref), "clauses": None, "preview": None}
-        text = f"{sentence(ref_text(ref))} has no definition by define: nothing has changed."
+        text = f"{sentence(limit_text(*ref))} has no definition by define: nothing has changed."
         echo_result(result, text, as_json=as_json)
         return
     below = target.read(lambda observer: limits_below(observer, ref), ref)
@@ -180,7 +180,7 @@ def undefine(
     confirm(f"{preview_text(preview)}\n{below_text(clauses)}\nUndefine it?", yes=yes)
     throttle[ref].undefine(**author)
     result = {**_fields(ref), "clauses": clauses, "preview": preview}
-    text = f"Undefined {ref_text(ref)}: {'; '.join(clauses) or 'not defined'} from now on."
+    text = f"Undefined {limit_text(*ref)}: {'; '.join(clauses) or 'not defined'} from now on."
     echo_result(result, text, as_json=as_json)
 
 
@@ -206,9 +206,9 @@ def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: 
     whole = "" if ref.key else ", but not what its keys have in use"
     confirm(
         f"{preview_text(preview)}\nThis forgets the units in use and lifts the pause{whole}: more "
-        f"can start in a window than {ref_text(ref)} allows.\nReset it?",
+        f"can start in a window than {limit_text(*ref)} allows.\nReset it?",
         yes=yes,
     )
     throttle[ref].reset(**author)
     result = {**_fields(ref), "preview": preview}
-    echo_result(result, f"Reset {ref_text(ref)}.", as_json=as_json)
+    echo_result(result, f"Reset {limit_text(*ref)}.", as_json=as_json)

@@ -15,7 +15,7 @@ from celery_throttle.cli.shared.options import author_options, command, takes_re
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.fleet import is_consumed
-from celery_throttle.observe.status_text import ref_text, unconsumed_text, waiting_text
+from celery_throttle.observe.status_text import limit_text, unconsumed_text, waiting_text
 from celery_throttle.observe.text import REMOVALS, count
 
 _OPTIONS = (takes_ref(or_all=True), author_options, yes_option)
@@ -116,7 +116,7 @@ def _remove(
 
 def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
     """Return what waits, and what is left alone: ``"12 tasks wait for limit mail, ..."``."""
-    need = "" if ref is None else f" for {ref_text(ref)}"
+    need = "" if ref is None else f" for {limit_text(*ref)}"
     text = f"{waiting_text(found.waiting)}{need}"
     queues = ", ".join(f"{tasks:,} in queue {queue}" for queue, tasks in found.queues.items())
     if queues:

@@ -33,9 +33,6 @@ from celery_throttle.observe.status_text import (
 from celery_throttle.observe.text import amount, count, format_author
 from celery_throttle.observe.values import LimitStatus, RulesStatus, Status
 
-#: How many limits one call of the API returns.
-_PAGE_SIZE = 1000
-
 
 @command()
 def ls(target: Target, *, as_json: bool) -> None:
@@ -79,26 +76,18 @@ def top(target: Target, *, every: float, as_json: bool) -> None:
 
 def _read_status(target: Target) -> Status:
     """Return the status of all limits, with the names of queues as they are shown."""
-    status = page = target.throttle.status(most=_PAGE_SIZE)
-    while page.next is not None:
-        page = target.throttle.status(after=page.next, most=_PAGE_SIZE)
-        status = replace(
-            status,
-            limits=status.limits + page.limits,
-            stranded=tuple(dict.fromkeys(status.stranded + page.stranded)),
-            lost_shards=tuple(dict.fromkeys(status.lost_shards + page.lost_shards)),
-        )
+    status = target.throttle.status(most=sys.maxsize)
     stranded = tuple(
         replace(one, queue=target.queue_name(one.queue), what=target.queue_name(one.what))
         for one in status.stranded
     )
-    return replace(status, next=None, stranded=stranded)
+    return replace(status, stranded=stranded)
 
 
 def _show_once(status: Status, *, as_json: bool) -> None:
     if as_json:
         fields: dict[str, Any] = to_json(status)
-        del fields["next"]  # all pages are here
+        del fields["next"]  # all limits are here
         echo_json(fields)
     else:
         for line in _status_lines(status, terminal_width()):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import click
 
-from celery_throttle.cli.shared.console import Row, Table, echo_json, terminal_width
+from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_table
 from celery_throttle.cli.shared.options import command, most_option
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, zone
@@ -27,18 +25,12 @@ def workers(target: Target, *, most: int, as_json: bool) -> None:
     if as_json:
         echo_json({"workers": [to_json(one._asdict()) for one in found]})
         return
-    for line in _lines(found):
-        click.echo(line)
-
-
-def _lines(found: Sequence[WorkerStatus]) -> Iterator[str]:
     if found:
         rows = [Row((one.name, _state(one), f"{one.claims:,}", _returns(one))) for one in found]
-        table = Table(("worker", "state", ">claims", ">return in"), rows)
-        yield from table.lines(terminal_width())
-        yield ""
+        echo_table(Table(("worker", "state", ">claims", ">return in"), rows))
+        click.echo()
     live = sum(one.live for one in found)
-    yield f"{count(live, 'live worker')}, {count(len(found) - live, 'lost worker')}"
+    click.echo(f"{count(live, 'live worker')}, {count(len(found) - live, 'lost worker')}")
 
 
 def _state(one: WorkerStatus) -> str:

@@ -11,7 +11,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limits
 from celery_throttle.limits.shards import HOME
 from celery_throttle.observe.observer import Observer
-from celery_throttle.operations import acquire, rules
+from celery_throttle.operations import acquire, lines, rules
 from celery_throttle.operations import define as definition_plans
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
@@ -35,7 +35,7 @@ class Plans(acquire.AcquirePlans):
     check_known = definition_plans.check_known
     define = definition_plans.define
     undefine = definition_plans.undefine
-    list_names = definition_plans.list_names
+    list_names = lines.list_names
     pause = definition_plans.pause
     resume = definition_plans.resume
     reset = definition_plans.reset

@@ -26,7 +26,7 @@ from celery_throttle.limits.shards import HOME, Shard
 from celery_throttle.observe.observer import read_keys
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import read_definitions
-from celery_throttle.operations.lines import WithdrawPlans, limit_names, waiting_queues
+from celery_throttle.operations.lines import WithdrawPlans, list_names, waiting_queues
 from celery_throttle.operations.plan import Plan, Sleep
 from celery_throttle.operations.shards import (
     HOME_IDENTITY,
@@ -260,9 +260,8 @@ class LimitMove:
 
     def _lines(self, part: LimiterCore, name: str) -> Plan[list[tuple[int, list[str]]]]:
         """Return the lines that need a limit: how many tasks wait, and the names of its limits."""
-        _, names = yield from on(
-            part, limit_names(part.keys)
-        )  # it may wait at another of its limits
+        # They may wait at another of their limits.
+        _, names = yield from on(part, list_names(part.observer))
         queues, _ = yield from on(part, waiting_queues(part.keys, {name, *names}))
         lines = []
         for queue in queues:

@@ -10,7 +10,6 @@ from decimal import Decimal
 
 from celery_throttle.errors import LimitValueError, shown
 
-#: Microseconds in a second.
 MICROSECONDS = 1_000_000
 
 #: Microseconds of each time unit, by the symbol that str() writes; the longest first. A month is a

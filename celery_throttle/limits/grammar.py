@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
@@ -27,8 +28,6 @@ ADAPTIVE = "adaptive"
 #: The same for every rate, adaptive ones included, which have a syntax of their own.
 CLAUSES: Mapping[str, tuple[str, ...]] = {**ALGORITHMS, ADAPTIVE: ("burst", "latency")}
 FIRST_REQUEST = "first-request"
-
-#: The clauses that apply to every limit.
 COMMON_CLAUSES = ("max-keys", "max-waiting", "outage")
 
 #: The clause of a limit that only counts what it would refuse, and the algorithms that it is for.
@@ -41,18 +40,7 @@ OUTAGE_MODES = ("local", "open", "closed")
 #: For messages about a number of slots.
 SLOT_CLAUSES = f"allowed with it: {', '.join(COMMON_CLAUSES)}"
 
-_KEYWORDS = (
-    "burst",
-    "using",
-    "from",
-    "in",
-    "at",
-    "parts",
-    "oldest",
-    "latency",
-    SHADOW,
-    *COMMON_CLAUSES,
-)
+_KEYWORDS = dict.fromkeys(["using", *chain(*CLAUSES.values()), SHADOW, *COMMON_CLAUSES])
 _CLAUSE = re.compile(rf"\s({'|'.join(_KEYWORDS)})\b", re.ASCII | re.IGNORECASE)
 _ADAPTIVE = re.compile(rf"{ADAPTIVE}\s+(?=\S)", re.ASCII | re.IGNORECASE)
 _AT_ONCE = re.compile(
@@ -117,7 +105,6 @@ def _slot_fields(at_once: re.Match[str], text: str) -> dict[str, Any]:
 
 
 def _clause_fields(clauses: Mapping[str, str], text: str) -> dict[str, Any]:
-    """Return the fields of the clauses."""
     fields: dict[str, Any] = {}
     for keyword, value in clauses.items():
         if keyword in ("burst", "parts", "max-keys", "max-waiting"):

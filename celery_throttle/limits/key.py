@@ -95,8 +95,8 @@ def format_key(key: str) -> str:
 
 
 def ref_text(ref: LimitRef) -> str:
-    """Return a limit and key as people write them: ``mail:42``."""
-    return f"{ref.name}:{format_key(ref.key or '')}"
+    """Return a limit, or one key of it, as people write it: ``mail``, ``mail:42``."""
+    return ref.name if ref.key is None else f"{ref.name}:{format_key(ref.key)}"
 
 
 def _format_part(part: str) -> str:

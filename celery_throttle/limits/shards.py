@@ -23,8 +23,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
-from celery_throttle.limits.key import LimitRef, check_name, format_key
+from celery_throttle.limits.key import LimitRef, check_name, ref_text
 from celery_throttle.limits.key_template import KeyTemplate
+from celery_throttle.limits.rules.rules import compile_route
 
 #: The name of the shard of the limits that no other shard has.
 HOME = "home"
@@ -38,18 +39,13 @@ _PATTERN = re.compile(r"[A-Za-z0-9_.\-*]{1,100}", re.ASCII)
 
 
 class OtherShardError(ConfigurationError):
-    """A limit is in another shard than the settings say, which a process may learn and follow.
-
-    Attributes:
-        limit: The name of the limit.
-        shard: The name of its shard.
-        assigned: The same of all limits of the call that are in another shard, by name.
-    """
+    """A limit is in another shard than the settings say, which a process may learn and follow."""
 
     def __init__(self, limit: str, shard: str, assigned: Mapping[str, str] | None = None) -> None:
         super().__init__(limit, shard, assigned)  # what a copy is made of, in another process
         self.limit = limit
         self.shard = shard
+        #: The shards of all limits of the call that are in another one, by the names of both.
         self.assigned = assigned or {limit: shard}
 
     def __str__(self) -> str:
@@ -66,40 +62,30 @@ def check_here(elsewhere: Mapping[str, str]) -> None:
 
 
 class Shard(NamedTuple):
-    """One shard.
+    """One shard."""
 
-    Attributes:
-        name: The name of its entry in the settings, or :data:`HOME`.
-        number: The number of the shard among those of its entry, from 0; 0 if that is one shard.
-        by_key: The number of shards of its entry; None if that is one shard for all keys.
-    """
-
-    name: str = HOME
+    name: str = HOME  #: the name of its entry in the settings, or :data:`HOME`
+    #: The number of the shard among those of its entry, from 0; 0 if that is one shard.
     number: int = 0
+    #: The number of shards of its entry; None if that is one shard for all keys.
     by_key: int | None = None
 
     def __str__(self) -> str:
         return self.name if self.by_key is None else f"{self.name}/{self.number}"
 
 
-#: The home shard.
 HOME_SHARD = Shard()
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One entry of the settings: one shard, or one for each of some ranges of keys.
-
-    Attributes:
-        name: Its name.
-        patterns: The names of its limits; ``*`` stands for any text.
-        by_key: The number of shards among which the keys of a limit are divided; None: one shard.
-        url: The URL of its server; None: that of the home shard.
-    """
+    """One entry of the settings: one shard, or one for each of some ranges of keys."""
 
     name: str
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...]  #: the names of its limits; ``*`` stands for any text
+    #: The number of shards among which the keys of a limit are divided; None: one shard.
     by_key: int | None = None
+    #: The URL of its server; None: that of the home shard.
     url: str | None = field(default=None, repr=False)  # it may contain a password
 
     @property
@@ -129,21 +115,18 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class ShardMap:
-    """The shard of each limit.
+    """The shard of each limit."""
 
-    Attributes:
-        entries: The entries of the settings, by name.
-        assigned: Where limits really are, if it is known: the name of each limit and of its entry,
-            or :data:`HOME`.
-    """
-
+    #: The entries of the settings, by name.
     entries: Mapping[str, ShardEntry] = field(default_factory=dict)
+    #: Where limits really are, if it is known: the name of each limit and of its entry, or
+    #: :data:`HOME`.
     assigned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _patterns(self) -> Sequence[tuple[re.Pattern[str], ShardEntry]]:
         return [
-            (_compile(pattern), entry)
+            (compile_route(pattern), entry)
             for entry in self.entries.values()
             for pattern in entry.patterns
         ]
@@ -161,7 +144,7 @@ class ShardMap:
             if assigned not in self.entries:
                 raise OtherShardError(name, assigned)
             return self.entries[assigned]
-        return next((entry for found, entry in self._patterns if found.fullmatch(name)), None)
+        return next((entry for found, entry in self._patterns if found.match(name)), None)
 
     def shard_of(self, ref: LimitRef) -> Shard:
         """Return the shard of a limit, or of one key of it.
@@ -181,7 +164,7 @@ class ShardMap:
         for ref in refs:
             found.setdefault(self.shard_of(ref), ref)
         if len(found) > 1:
-            shown = [(str(shard), _shown_ref(ref)) for shard, ref in found.items()]
+            shown = [(str(shard), repr(ref_text(ref))) for shard, ref in found.items()]
             raise _two_shards_error(*shown[:2])
         return next(iter(found), HOME_SHARD)
 
@@ -219,11 +202,7 @@ class ShardMap:
 
 
 def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:
-    """Read the shards as they are written.
-
-    Args:
-        written: The entries by name; see the module.
-        setting: What the entries are called in messages.
+    """Read the shards as the module describes them; ``setting``: their name, for messages.
 
     Raises:
         ConfigurationError: An entry is wrong, or two entries have the same limit.
@@ -233,7 +212,8 @@ def parse_shards(written: Any, setting: str = "throttle_shards") -> ShardMap:
             f'{setting} is {shown(written)}; allowed: a dict such as {{"mail": {_EXAMPLE}}}'
         )
     entries = [_read_entry(name, entry, setting) for name, entry in written.items()]
-    for (one, first), (other, second) in combinations(_all_patterns(entries), 2):
+    patterns = [(entry.name, pattern) for entry in entries for pattern in entry.patterns]
+    for (one, first), (other, second) in combinations(patterns, 2):
         if one != other and _overlap(first, second):
             raise ConfigurationError(
                 f"{setting}[{one!r}] has {first!r}, and {setting}[{other!r}] has {second!r}: a "
@@ -283,14 +263,6 @@ def _read_patterns(written: Any, where: str) -> Iterator[str]:
         yield pattern
 
 
-def _all_patterns(entries: Iterable[ShardEntry]) -> Iterator[tuple[str, str]]:
-    return ((entry.name, pattern) for entry in entries for pattern in entry.patterns)
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.ASCII)
-
-
 def _overlap(one: str, other: str) -> bool:
     """Whether some text matches both patterns."""
     # Row by row: whether what follows position i of one and j of the other has a common text.
@@ -318,7 +290,3 @@ def _two_shards_error(one: tuple[str, str], other: tuple[str, str]) -> Configura
         f"limits of two shards: {shards}; one call decides in one shard: {write}, or use them in "
         "two calls"
     )
-
-
-def _shown_ref(ref: LimitRef) -> str:
-    return repr(ref.name if ref.key is None else f"{ref.name}:{format_key(ref.key)}")

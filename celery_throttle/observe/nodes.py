@@ -31,92 +31,51 @@ _FULL, _BUSY, _IDLE = 0.7, 0.2, 0.05
 
 
 class Load(NamedTuple):
-    """What a shard has, and has done so far.
+    """What a shard has, and has done so far."""
 
-    Attributes:
-        at: the server's time in microseconds.
-        limits: the number of its limits.
-        waiting: the sum of the tasks that wait at each of them.
-        granted: the units granted.
-        outage_seconds: that workers spent in outage mode for the shard.
-    """
-
-    at: int
-    limits: int
-    waiting: int
-    granted: float
-    outage_seconds: float
+    at: int  #: the server's time in microseconds
+    limits: int  #: the number of its limits
+    waiting: int  #: the sum of the tasks that wait at each of them
+    granted: float  #: the units granted
+    outage_seconds: float  #: that workers spent in outage mode for the shard
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server, or a node of a cluster, at a time.
+    """A server, or a node of a cluster, at a time."""
 
-    Attributes:
-        address: host and port, or the path of a socket.
-        id: its id in the cluster; the address if it is in none.
-        at: a time in seconds.
-        core_seconds: the time of its main thread so far; None if unknown.
-        memory: the bytes in use; None if unknown.
-        replicas: the number of its replicas; None if unknown.
-        slots: the server time in microseconds so far, by hash slot.
-        masters: the addresses of all masters of the cluster, by their ids.
-    """
-
-    address: str
-    id: str
-    at: float
-    core_seconds: float | None
-    memory: int | None
-    replicas: int | None
-    slots: Mapping[int, int]
-    masters: Mapping[str, str]
+    at: float  #: a time in seconds
+    core_seconds: float | None  #: the time of its main thread so far; None if unknown
+    memory: int | None  #: the bytes in use; None if unknown
+    replicas: int | None  #: the number of its replicas; None if unknown
+    slots: Mapping[int, int]  #: the server time in microseconds so far, by hash slot
 
 
 class NodeStatus(NamedTuple):
-    """How busy a node is.
+    """How busy a node is."""
 
-    Attributes:
-        node: its address.
-        shards: the number of shards that it has.
-        core: the share of a core that its main thread used; None if unknown.
-        memory: the bytes in use; None if unknown.
-        replicas: the number of its replicas; None if unknown.
-    """
-
-    node: str
-    shards: int
-    core: float | None
-    memory: int | None
-    replicas: int | None
+    node: str  #: its address
+    shards: int  #: the number of shards that it has
+    core: float | None  #: the share of a core that its main thread used; None if unknown
+    memory: int | None  #: the bytes in use; None if unknown
+    replicas: int | None  #: the number of its replicas; None if unknown
 
 
 class ShardStatus(NamedTuple):
-    """How busy a shard is.
-
-    Attributes:
-        shard: its name.
-        server: the URL of its server, without user and password.
-        node: the address of the node that has it; None if unknown.
-        slot: the hash slot of its keys; None unless the server is a cluster.
-        limits: the number of its limits.
-        waiting: the sum of the tasks that wait at each of them.
-        granted: the units granted per second.
-        core: the share of a core that its slot used; None if the node does not measure that.
-        outage_seconds: the time that workers spent in outage mode for it, summed over workers.
-        error: why it cannot be read, and the numbers are missing; empty if it can.
-    """
+    """How busy a shard is."""
 
     shard: str
-    server: str
-    node: str | None = None
-    slot: int | None = None
-    limits: int | None = None
-    waiting: int | None = None
-    granted: float | None = None
+    server: str  #: the URL of its server, without user and password
+    node: str | None = None  #: the address of the node that has it; None if unknown
+    slot: int | None = None  #: the hash slot of its keys; None unless the server is a cluster
+    limits: int | None = None  #: the number of its limits
+    waiting: int | None = None  #: the sum of the tasks that wait at each of them
+    granted: float | None = None  #: the units granted per second
+    #: The share of a core that its slot used; None if the node does not measure that.
     core: float | None = None
+    #: The time that workers spent in outage mode for it, summed over workers.
     outage_seconds: float | None = None
-    error: str = ""
+    error: str = ""  #: why it cannot be read, and the numbers are missing; empty if it can
 
 
 def read_load(observer: Observer) -> Plan[Load]:
@@ -135,9 +94,8 @@ def read_load(observer: Observer) -> Plan[Load]:
 class Nodes:
     """A connection to each node of some shards.
 
-    Args:
-        stores: those of the shards, each with the hash slot or None. They have been used, so they
-            know the node that has the shard.
+    ``stores``: those of the shards, each with its hash slot or None. They have been used, so they
+    know the node that has the shard.
     """
 
     def __init__(self, stores: Mapping[str, tuple[Store, int | None]]) -> None:
@@ -162,20 +120,12 @@ class Nodes:
     def _read(self, address: str) -> Node:
         info = _read_info(self._ask(address, "INFO"))
         core = [info.get(f"used_cpu_{kind}_main_thread") for kind in ("sys", "user")]
-        masters, node_id = {}, address
-        if info.get("cluster_enabled") == "1":
-            spans = self._ask(address, "CLUSTER", "SLOTS") or []
-            masters = {_text(one[2]): f"{_text(one[0])}:{one[1]}" for _, _, one, *_ in spans}
-            node_id = _text(self._ask(address, "CLUSTER", "MYID") or address)
         return Node(
-            address,
-            node_id,
             time.monotonic(),
             sum(map(float, filter(None, core))) if all(core) else None,
             int(info["used_memory"]) if "used_memory" in info else None,
             int(info["connected_slaves"]) if "connected_slaves" in info else None,
             dict(self._slot_times(address)),
-            masters,
         )
 
     def _slot_times(self, address: str) -> Iterator[tuple[int, int]]:
@@ -197,6 +147,15 @@ class Nodes:
             return None if isinstance(reply, hiredis.ReplyError) else reply
         return None
 
+    def find_unused(self) -> list[str]:
+        """Return the addresses of those masters of the cluster that have no shard."""
+        used, masters = set(), {}
+        for address in self._connections:
+            used.add(self._ask(address, "CLUSTER", "MYID"))
+            for _, _, (host, port, node_id, *_), *_ in self._ask(address, "CLUSTER", "SLOTS") or ():
+                masters[node_id] = f"{_text(host)}:{port}"
+        return sorted(address for node_id, address in masters.items() if node_id not in used)
+
     def close(self) -> None:
         """Close the connections."""
         for connection in self._connections.values():
@@ -206,22 +165,12 @@ class Nodes:
 def nodes_between(
     before: Mapping[str, Node], after: Mapping[str, Node], shards: Sequence[ShardStatus]
 ) -> list[NodeStatus]:
-    """Return how busy the nodes were, and the masters of the cluster that have no shard."""
+    """Return how busy the nodes of some shards were."""
     counts = Counter(shard.node for shard in shards)
-    found = [
-        NodeStatus(
-            address,
-            counts[address],
-            _core_between(before[address], node),
-            node.memory,
-            node.replicas,
-        )
-        for address, node in after.items()
+    return [
+        NodeStatus(at, counts[at], _core_between(before[at], node), node.memory, node.replicas)
+        for at, node in after.items()
     ]
-    known = {node.id for node in after.values()}
-    others = {name: at for node in after.values() for name, at in node.masters.items()}
-    unused = [at for name, at in others.items() if name not in known]
-    return [*found, *(NodeStatus(at, 0, None, None, None) for at in sorted(unused))]
 
 
 def slot_core_between(before: Node, after: Node, slot: int | None) -> float | None:
@@ -244,7 +193,7 @@ def _core_between(before: Node, after: Node) -> float | None:
 
 def find_warnings(shards: Sequence[ShardStatus], nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """Yield what should be changed of nodes, as sentences."""
-    idle = [one.node for one in nodes if (one.core is None and not one.shards) or _is_idle(one)]
+    idle = [one.node for one in nodes if _is_idle(one)]
     for node in nodes:
         busy = [
             one.shard for one in shards if one.node == node.node and _is_busy(one, node, shards)
@@ -265,7 +214,7 @@ def find_warnings(shards: Sequence[ShardStatus], nodes: Sequence[NodeStatus]) ->
 
 
 def _is_idle(node: NodeStatus) -> bool:
-    return node.core is not None and node.core < _IDLE
+    return not node.shards if node.core is None else node.core < _IDLE
 
 
 def _is_busy(shard: ShardStatus, node: NodeStatus, shards: Sequence[ShardStatus]) -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.shards import HOME
 from celery_throttle.operations.plan import Plan, ReadContext, read_call
 from celery_throttle.store.script import Argument
+
+V = TypeVar("V")
+
+#: Makes a field of a merged value from that field of all parts.
+FieldMerge = Callable[[list[Any]], Any]
 
 #: Seconds for which a queue counts as consumed after a worker has reported that. Workers do so
 #: every ten seconds at least.
@@ -59,3 +65,21 @@ def pair_up(flat: Sequence[bytes]) -> dict[str, str]:
     """Return a reply in which names and values alternate as a mapping of texts."""
     texts = [one.decode() for one in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def merge_fields(parts: Sequence[V], **rules: FieldMerge) -> V:
+    """Return the first of several parts, with the fields that have a rule merged from all parts."""
+    fields = {name: rule([getattr(part, name) for part in parts]) for name, rule in rules.items()}
+    first: Any = parts[0]
+    merged: V = first._replace(**fields) if hasattr(first, "_replace") else replace(first, **fields)
+    return merged
+
+
+def find_highest(values: Iterable[Any]) -> Any:
+    """Return the highest of the values that are not None; None if there is none."""
+    return max((one for one in values if one is not None), default=None)
+
+
+def join_items(lists: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    """Return the items of several lists, each once."""
+    return tuple(dict.fromkeys(chain(*lists)))

@@ -123,19 +123,12 @@ class Allowance(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a report on a limit is made of.
+    """What a report on a limit is made of."""
 
-    Attributes:
-        status: what is stored of the limit.
-        seconds: the time until now that was read.
-        records: those of each shard.
-        keys: some with the most waiting tasks.
-    """
-
-    status: LimitStatus
-    seconds: float
-    records: list[list[Record]]
-    keys: KeyPage
+    status: LimitStatus  #: what is stored of the limit
+    seconds: float  #: the time until now that was read
+    records: list[list[Record]]  #: those of each shard
+    keys: KeyPage  #: some with the most waiting tasks
 
 
 def read_recorded(observer: Observer, name: str, seconds: float) -> Plan[Recorded]:
@@ -161,7 +154,30 @@ def make_report(recorded: Recorded) -> Report:
     since = status.origin.since if status.origin else None
     periods = divide_records(recorded.records, seconds, parts, since=since)
     top_keys = tuple((key, int(tasks)) for key, tasks in recorded.keys.keys[:_MAX_KEYS])
-    return _make_report(status, seconds, periods, top_keys)
+    totals = add_totals([period.totals for period in periods])
+    length = sum(period.seconds for period in periods)
+    at_limit = sum(period.seconds for period in periods if _is_at_limit(period)) / length
+    use, peak_use = _measure_use(status, periods)
+    verdict, advice = _advise(status, totals, at_limit, peak_use)
+    if verdict != "unknown" and length < min(_TOO_YOUNG, seconds):
+        verdict = "unknown"
+        advice = (
+            f"It was recorded for {format_seconds(length)} only, which is too short for advice."
+        )
+    return Report(
+        name=status.name,
+        clauses=status.clauses,
+        periods=periods,
+        totals=totals,
+        use=use,
+        peak_use=peak_use,
+        at_limit=at_limit,
+        top_keys=top_keys,
+        median_wait=totals.wait_quantile(0.5),
+        long_wait=totals.wait_quantile(0.95),
+        verdict=verdict,
+        advice=advice + _top_keys_advice(top_keys),
+    )
 
 
 def allowance_of(status: LimitStatus) -> Allowance | None:
@@ -197,44 +213,19 @@ def rates_of(
     return rates[::-1]
 
 
-def _make_report(
-    status: LimitStatus,
-    asked: float,
-    periods: tuple[Period, ...],
-    top_keys: tuple[tuple[str, int], ...],
-) -> Report:
-    totals = add_totals([period.totals for period in periods])
-    seconds = sum(period.seconds for period in periods)
-    at_limit = sum(period.seconds for period in periods if _is_at_limit(period)) / seconds
-    use = peak_use = None
-    same = periods
+def _measure_use(
+    status: LimitStatus, periods: Sequence[Period]
+) -> tuple[float | None, float | None]:
+    """Return how much of a limit was used, and its peak; None if it is unknown."""
     if status.origin:  # what was counted before the last change, another limit has allowed
         since = status.origin.since - timedelta(seconds=RECORD_SECONDS)
-        same = tuple(period for period in periods if period.start >= since)
-    if same and (allowance := allowance_of(status)):
-        counted = add_totals([period.totals for period in same])
-        use = allowance.use(counted, sum(period.seconds for period in same))
-        peak_use = max(allowance.use(period.totals, period.seconds) for period in same)
-    verdict, advice = _advise(status, totals, at_limit, peak_use)
-    if verdict != "unknown" and seconds < min(_TOO_YOUNG, asked):
-        verdict = "unknown"
-        advice = (
-            f"It was recorded for {format_seconds(seconds)} only, which is too short for advice."
-        )
-    return Report(
-        name=status.name,
-        clauses=status.clauses,
-        periods=periods,
-        totals=totals,
-        use=use,
-        peak_use=peak_use,
-        at_limit=at_limit,
-        top_keys=top_keys,
-        median_wait=totals.wait_quantile(0.5),
-        long_wait=totals.wait_quantile(0.95),
-        verdict=verdict,
-        advice=advice + _top_keys_advice(top_keys),
-    )
+        periods = [period for period in periods if period.start >= since]
+    allowance = allowance_of(status)
+    if not periods or allowance is None:
+        return None, None
+    counted = add_totals([period.totals for period in periods])
+    peak = max(allowance.use(period.totals, period.seconds) for period in periods)
+    return allowance.use(counted, sum(period.seconds for period in periods)), peak
 
 
 def _top_keys_advice(top_keys: Sequence[tuple[str, int]]) -> str:
@@ -308,6 +299,7 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
     use = "" if report.use is None else f", {format_share(report.use)} of what it allows"
     removed = " by drain, move or drop" if totals.removed else ""
     shadow = f"{totals.shadow_refused:,} would have been refused"
+    by_key = ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in report.top_keys)
     pairs = [
         ("units granted", f"{amount(totals.granted)}{use}"),
         ("at the limit", f"{format_share(report.at_limit)} of the time"),
@@ -316,7 +308,7 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("by the shadow", shadow if _has_shadow(report.clauses) else ""),
         ("tasks that waited", f"{totals.parked:,}"),
         ("waits", waits_text(totals) or "none from lines"),
-        ("waiting now by key", _top_keys_text(report.top_keys)),
+        ("waiting now by key", by_key),
         ("tasks dropped", _reasons(totals.dropped, _DROPS)),
         ("tasks removed", f"{totals.removed:,}{removed}"),
         ("tasks replaced", f"{totals.replaced:,}" if totals.replaced else ""),
@@ -324,10 +316,6 @@ def report_pairs(report: Report) -> list[tuple[str, str]]:
         ("tasks discarded", f"{totals.discarded:,}" if totals.discarded else ""),
     ]
     return [(name, text) for name, text in pairs if text]
-
-
-def _top_keys_text(top_keys: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(f"{format_key(key)} {tasks:,}" for key, tasks in top_keys)
 
 
 def refusals_text(totals: Totals) -> str:

@@ -60,11 +60,6 @@ def limit_text(name: str, key: str | None = None) -> str:
     return f"limit {name}" if key is None else f"limit {name} of key {format_key(key)}"
 
 
-def ref_text(ref: LimitRef) -> str:
-    """Return :func:`limit_text` of a reference."""
-    return limit_text(ref.name, ref.key)
-
-
 def clauses_text(status: LimitStatus) -> str:
     """Return the clauses of a limit."""
     return "; ".join(status.clauses) if status.defined else "not defined"
@@ -314,10 +309,6 @@ def _objects(*names: str) -> Callable[[Sequence[Sequence[Any]]], Any]:
     return lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _object(*names: str) -> Callable[[Sequence[Any] | None], Any]:
-    return lambda row: None if row is None else dict(zip(names, row, strict=True))
-
-
 #: Fields whose tuples become objects.
 _SPECIAL: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (Totals, "refused"): dict,
@@ -325,7 +316,7 @@ _SPECIAL: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (LimitDetails, "top_keys"): _objects("key", "waiting"),
     (LimitDetails, "top_paused_keys"): _objects("key", "until"),
     (TaskStatus, "limits"): _objects("limit", "key", "cost"),
-    (TaskStatus, "blocked_by"): _object("limit", "key"),
+    (TaskStatus, "blocked_by"): lambda ref: ref and {"limit": ref[0], "key": ref[1]},
 }
 
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Any
 
 from celery_throttle.limits.cost import MILLION
+from celery_throttle.observe.observer import merge_fields
 
 __all__ = ["WAIT_BOUNDS", "Totals"]
 
@@ -150,17 +150,20 @@ _NUMBERS = tuple(field.name for field in fields(Totals) if field.type == "int")
 
 def add_totals(several: Sequence[Totals]) -> Totals:
     """Return the sum of totals, at least of one."""
-    sums: dict[str, Any] = {
-        name: sum(getattr(totals, name) for totals in several)
-        for name in ("granted", "refunded", *_NUMBERS)
-    }
-    for name in ("refused", "dropped"):
-        reasons: Counter[str] = Counter()
-        for totals in several:
-            reasons.update(dict(getattr(totals, name)))
-        sums[name] = tuple(reasons.items())
-    waits = (totals.waits for totals in several)
-    return Totals(**sums, waits=tuple(map(sum, zip(*waits, strict=True))))
+    numbers = dict.fromkeys(("granted", "refunded", *_NUMBERS), sum)
+    reasons = dict.fromkeys(("refused", "dropped"), _add_reasons)
+    return merge_fields(several, **numbers, **reasons, waits=_add_waits)
+
+
+def _add_reasons(several: Sequence[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, int], ...]:
+    sums: Counter[str] = Counter()
+    for counts in several:
+        sums.update(dict(counts))
+    return tuple(sums.items())
+
+
+def _add_waits(several: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*several, strict=True)))
 
 
 def read_totals(counters: Mapping[str, float | str]) -> Totals:

@@ -16,7 +16,6 @@ from celery_throttle.store.keys import Keys
 #: Lines of each limit that are looked at.
 MAX_LINES = 2000
 
-#: How many limits one call measures.
 _LIMITS_OF_A_CALL = 20
 
 

@@ -32,14 +32,10 @@ class Author:
 
     @classmethod
     def of(cls, by: str | None = None, reason: str | None = None) -> Author:
-        """Return the author of a change.
-
-        Args:
-            by: Text of at most 500 characters; default the user of this process and its host.
-            reason: Text of at most 500 characters; default none.
+        """Return the author of a change; ``by``: default the user of this process and its host.
 
         Raises:
-            LimitValueError: An argument is not such text.
+            LimitValueError: An argument is not text of at most 500 characters.
 
         :meta private:
         """

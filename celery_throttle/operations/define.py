@@ -27,7 +27,6 @@ from celery_throttle.limits.requirement import (
 )
 from celery_throttle.limits.shards import check_here
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.lines import limit_names
 from celery_throttle.operations.plan import Plan, PlanContext, ReadContext, read_call
 from celery_throttle.operations.replies import ReplyStatus, unknown_limit_error
 from celery_throttle.store import definitions
@@ -38,14 +37,10 @@ _UNKNOWN = (ReplyStatus.UNKNOWN, b"unknown")
 
 
 class Put(NamedTuple):
-    """What has become of definitions.
+    """What has become of definitions."""
 
-    Attributes:
-        changed: the limits that were in force before and have changed.
-        elsewhere: the limits that are in another shard, by name, with its name: not defined here.
-    """
-
-    changed: Sequence[LimitRef]
+    changed: Sequence[LimitRef]  #: the limits that were in force before and have changed
+    #: The limits that are in another shard, by name, with its name: not defined here.
     elsewhere: Mapping[str, str]
 
 
@@ -304,11 +299,6 @@ def reset(context: PlanContext, ref: LimitRef, author: Author | None = None) -> 
     names = [*keys.pause_change(ref), keys.state(ref), keys.entries(ref)]
     call = context.call("reset", [*names, keys.key_cap(ref.name), index], *args)
     yield from make_due(context, ref.name, (yield call))
-
-
-def list_names(context: PlanContext) -> Plan[tuple[int, list[str]]]:
-    """Return the server's time in microseconds, and the names of all limits that it knows."""
-    return limit_names(context.keys, context.now())
 
 
 def note_change(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.operations.plan import Plan, read_call
+from celery_throttle.operations.plan import Plan, ReadContext, batches, read_call
 from celery_throttle.store.keys import FAN_OUT_NAME, Keys
 from celery_throttle.store.script import Argument, Call, script
 
@@ -17,13 +17,13 @@ from celery_throttle.store.script import Argument, Call, script
 END = b"0"
 
 
-def limit_names(keys: Keys, now: Argument = "") -> Plan[tuple[int, list[str]]]:
+def list_names(context: ReadContext) -> Plan[tuple[int, list[str]]]:
     """Return the server's time in microseconds, and the names of all limits that it knows."""
     names: dict[str, None] = {}
     first_time, cursor = 0, b""
     while cursor != END:
-        call = read_call(now, ("SSCAN", keys.names, cursor or "0", "COUNT", 500))
-        server_time, (cursor, found) = yield call
+        scan = "SSCAN", context.keys.names, cursor or "0", "COUNT", 500
+        server_time, (cursor, found) = yield read_call(context.now(), scan)
         first_time = first_time or int(server_time)
         names.update((name.decode(), None) for name in found)
     return first_time, list(names)
@@ -65,7 +65,6 @@ def scan_call(key: str, kind: str, cursor: Argument, needed: Sequence[str] = (""
 
 
 def _scan(key: str, kind: str, needed: Sequence[str] = ("", "")) -> Plan[list[Any]]:
-    """Return all rows of :func:`scan_call`."""
     rows: list[Any] = []
     cursor = b""
     while cursor != END:
@@ -83,17 +82,12 @@ class Claimant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WithdrawPlans:
-    """The calls and plans for the tasks that need one limit.
-
-    Attributes:
-        keys: names of keys in Redis.
-        ref: the limit: one key of it, or without a key all of them. None: tasks of any limit.
-        now: microseconds; the server's time by default.
-    """
+    """The calls and plans for the tasks that need one limit."""
 
     keys: Keys
+    #: The limit: one key of it, or without a key all of them. None: tasks of any limit.
     ref: LimitRef | None
-    now: Argument = ""
+    now: Argument = ""  #: microseconds; the server's time by default
 
     @property
     def _filter(self) -> tuple[str, str]:
@@ -185,8 +179,8 @@ def discard(keys: Keys, queue: str, *, unless_consumed_for: float | None = None)
     rows = yield from _scan(keys.quarantine, "quarantine")
     lines = keys.queue(queue).lines
     ids = [task_id for task_id, _, found in rows if found.decode() == lines]
-    for start in range(0, len(ids), RECALL_BATCH_SIZE):
-        yield recall_call(keys, ids[start : start + RECALL_BATCH_SIZE])
+    for some in batches(ids, RECALL_BATCH_SIZE):
+        yield recall_call(keys, some)
         count, _ = yield from _discard_lines(keys, queue)
         discarded += count
     return discarded

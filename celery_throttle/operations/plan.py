@@ -9,7 +9,7 @@ several plans in one round trip, see ``worker/admission/batching.py``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -180,6 +180,11 @@ def read_call(now: Argument, *commands: tuple[Argument, ...]) -> Call:
     """
     args = [arg for name, _, *rest in commands for arg in (name, len(rest), *rest)]
     return Call(script("read"), [str(key) for _, key, *_ in commands], [now, *args])
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items in their order, at most ``size`` at once: what one call may have."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def has_keys(refs: Sequence[LimitRef]) -> bool:

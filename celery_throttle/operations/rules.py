@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from celery_throttle.limits.shards import OtherShardError
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import make_due
 from celery_throttle.operations.lines import END
-from celery_throttle.operations.plan import Plan, PlanContext
+from celery_throttle.operations.plan import Plan, PlanContext, batches
 from celery_throttle.store import definitions
 from celery_throttle.store.definitions import NO_DEFINITION, Definition
 from celery_throttle.store.script import Argument, Call
@@ -38,19 +38,13 @@ _Row = tuple[str, Definition | int]
 
 
 class FileRules(NamedTuple):
-    """Rules as they were read from a file.
+    """Rules as they were read from a file."""
 
-    Attributes:
-        rules: of the file.
-        source: its path.
-        modified: when it was modified, in microseconds since 1970.
-        own: those of its limits and weights that are in the shard where they are put in force;
-            None: all. Each shard stores the text of the whole file.
-    """
-
-    rules: Rules
+    rules: Rules  #: of the file
     source: str
-    modified: int
+    modified: int  #: when it was modified, in microseconds since 1970
+    #: Those of its limits and weights that are in the shard where they are put in force; None: all.
+    #: Each shard stores the text of the whole file.
     own: Rules | None = None
 
     @property
@@ -61,21 +55,13 @@ class FileRules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RulesVersion:
-    """Which rules are in force on a server.
+    """Which rules are in force on a server."""
 
-    Attributes:
-        digest: of the rules; see :class:`~celery_throttle.limits.rules.rules.Rules`.
-        source: path of the file.
-        modified: when the file was modified, in microseconds since 1970.
-        applied: the same, when it was put in force.
-        author: who put it in force, and why.
-    """
-
-    digest: str
-    source: str
-    modified: int
-    applied: int
-    author: Author
+    digest: str  #: of the rules; see :class:`~celery_throttle.limits.rules.rules.Rules`
+    source: str  #: path of the file
+    modified: int  #: when the file was modified, in microseconds since 1970
+    applied: int  #: the same, when it was put in force
+    author: Author  #: who put it in force, and why
 
     @classmethod
     def unpack(cls, packed: bytes) -> RulesVersion:
@@ -87,14 +73,10 @@ class RulesVersion:
 
 
 class Applied(NamedTuple):
-    """What became of a rules file.
+    """What became of a rules file."""
 
-    Attributes:
-        accepted: whether its rules are in force; False if those in force are newer.
-        modified: when the file was modified whose rules are in force, in microseconds since 1970.
-    """
-
-    accepted: bool
+    accepted: bool  #: whether its rules are in force; False if those in force are newer
+    #: When the file was modified whose rules are in force, in microseconds since 1970.
     modified: int
 
 
@@ -176,7 +158,7 @@ def _changed_rows(
     wanted: dict[str, Definition | int] = {**rows, **empty}
     changed = [row for row in wanted.items() if stored.get(row[0]) != _text_of(row[1])]
     changed.sort(key=_order)
-    for part in _parts(changed):
+    for part in batches(changed, PART_SIZE):
         epoch = yield from context.assigned_epoch(_names_of(part))
         status, *details = yield _rules_call(context, "check", digest, rows=part, epoch=epoch)
         if status < 0:
@@ -211,7 +193,7 @@ def _apply_rows(
     digest, rules, (modified, *seen) = file.rules.digest, file.rules, look
     _, session, _, next_digest = seen[1].split(" ", 3) if seen[1] else [""] * 4
     session = session if next_digest == digest else uuid.uuid4().hex
-    parts = list(_parts(rows)) or [()]
+    parts = list(batches(rows, PART_SIZE)) or [()]
     for number, part in enumerate(parts, 1):
         fields: dict[str, object] = {"session": session, "about": author.pack()}
         fields["seen"] = seen if number == 1 else []
@@ -257,17 +239,11 @@ def _refusal(
 def report_rules(
     context: PlanContext, worker: str, report: str, known: str, lasts: float
 ) -> Plan[tuple[RulesVersion | None, Rules | None]]:
-    """Record the rules file of a worker for some seconds; return which rules are in force.
+    """Record the rules file of a worker; return the version in force, or None, and its rules.
 
-    Args:
-        context: what the plan uses.
-        worker: its name in the membership.
-        report: about its file; see :func:`pack_report`.
-        known: the digest of the rules that the worker knows; empty for none.
-        lasts: seconds for which the report counts; 0 if the worker ends.
-
-    Returns:
-        The version, or None; and the rules if the worker does not know them, else None.
+    The rules are None if the worker knows them, by their digest ``known``, empty for none.
+    ``report``: see :func:`pack_report`. ``lasts``: seconds for which it counts; 0 if the worker
+    ends.
     """
     keys = context.keys
     names = [keys.rules_files, keys.rules, keys.membership]
@@ -292,7 +268,3 @@ def pack_report(file: FileRules | None, path: str, error: str) -> str:
 def author_of_file(source: str, by: str | None = None, reason: str | None = None) -> Author:
     """Return the author of the changes that a rules file makes."""
     return Author.of(by, f"rules file {Path(source).name}" if reason is None else reason)
-
-
-def _parts(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
-    return (rows[start : start + PART_SIZE] for start in range(0, len(rows), PART_SIZE))

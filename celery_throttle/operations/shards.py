@@ -46,16 +46,11 @@ from celery_throttle.store.url import safe_url
 
 
 class ShardIdentity(NamedTuple):
-    """What must be equal in all processes that use a shard.
-
-    Attributes:
-        name: its name.
-        by_key: the number of shards among which it divides keys; None: one shard.
-        server: the URL of its server without secrets; empty for the server of the home shard.
-    """
+    """What must be equal in all processes that use a shard."""
 
     name: str
-    by_key: int | None = None
+    by_key: int | None = None  #: the number of shards among which it divides keys; None: one shard
+    #: The URL of its server without secrets; empty for the server of the home shard.
     server: str = ""
 
     @classmethod
@@ -68,23 +63,16 @@ class ShardIdentity(NamedTuple):
         return f"{self.by_key or 0} {self.server}"
 
 
-#: The identity of the home shard.
 HOME_IDENTITY = ShardIdentity(HOME)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFence:
-    """Asks the home shard whether limits belong to one shard; see the module.
+    """Asks the home shard whether limits belong to one shard; see the module."""
 
-    Attributes:
-        home: the keys of the home shard.
-        identity: that of the shard.
-        store: the server of the home shard.
-    """
-
-    home: Keys
-    identity: ShardIdentity
-    store: Store
+    home: Keys  #: the keys of the home shard
+    identity: ShardIdentity  #: that of the shard
+    store: Store  #: the server of the home shard
 
     def assign(self, names: Iterable[str], least: int = 0) -> Plan[int]:
         """Assign limits to the shard if they are nowhere; return the epoch of the answer.
@@ -152,29 +140,18 @@ class ShardFence:
 
 
 class Move(NamedTuple):
-    """A move that has begun.
+    """A move that has begun."""
 
-    Attributes:
-        name: that of the limit.
-        source: the name of the shard that the limit leaves.
-        epoch: of the map; it is above that of every answer that the limit is there.
-    """
-
-    name: str
-    source: str
-    epoch: int
+    name: str  #: that of the limit
+    source: str  #: the name of the shard that the limit leaves
+    epoch: int  #: of the map; it is above that of every answer that the limit is there
 
 
 class Left(NamedTuple):
-    """What a shard had of a limit that has left it.
+    """What a shard had of a limit that has left it."""
 
-    Attributes:
-        packed: as ``leave.lua`` replies it: definitions, weights and pauses.
-        has_slots: whether the limit has slots.
-    """
-
-    packed: bytes
-    has_slots: bool
+    packed: bytes  #: as ``leave.lua`` replies it: definitions, weights and pauses
+    has_slots: bool  #: whether the limit has slots
 
 
 def locate(home: Keys, name: str) -> Plan[str | None]:

@@ -13,7 +13,7 @@ from werkzeug import Response
 
 from celery_throttle.errors import LimitError, PublishRejectedError, QueueNotFoundError
 from celery_throttle.observe.status.fan_outs import Progress
-from celery_throttle.observe.status_text import ref_text
+from celery_throttle.observe.status_text import limit_text
 from celery_throttle.observe.text import describe_subject
 from celery_throttle.operations.author import Author
 from celery_throttle.store.keys import Keys, fan_out_ref
@@ -36,30 +36,21 @@ _CORRECTABLE = (LimitError, PublishRejectedError, QueueNotFoundError)
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """The limit, key or fan-out of an action.
+    """The limit, key or fan-out of an action."""
 
-    Attributes:
-        handle: has the methods of the actions.
-        text: what it is, in words.
-        logged: its name in the log of changes.
-        endpoint: the page that shows it.
-        page: the arguments of that page.
-        fields: the arguments of the page of the action that are not in its path.
-    """
-
-    handle: Any
-    text: str
-    logged: str
-    endpoint: str
-    page: dict[str, Any]
-    fields: dict[str, str]
+    handle: Any  #: has the methods of the actions
+    text: str  #: what it is, in words
+    logged: str  #: its name in the log of changes
+    endpoint: str  #: the page that shows it
+    page: dict[str, Any]  #: the arguments of that page
+    fields: dict[str, str]  #: the arguments of the page of the action that are not in its path
 
 
 def _read_limit(site: Site, name: str) -> _Subject:
     ref = read_ref(name)
     fields = {} if ref.key is None else {"key": ref.key}
     page = {"name": ref.name, **fields}
-    return _Subject(site.throttle[ref], ref_text(ref), Keys.field(ref), "limit", page, fields)
+    return _Subject(site.throttle[ref], limit_text(*ref), Keys.field(ref), "limit", page, fields)
 
 
 def _read_fan_out(site: Site) -> _Subject:
@@ -128,20 +119,14 @@ def _read_text(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """One request for the page of an action, with the fields as a user filled them in.
-
-    Attributes:
-        texts: the text of each field.
-        values: the value of each field; None if it is empty, or has an error.
-        errors: what is wrong with a field.
-    """
+    """One request for the page of an action, with the fields as a user filled them in."""
 
     site: Site
     action: Action
     subject: _Subject
-    texts: Mapping[str, str]
-    values: Mapping[str, Any]
-    errors: Mapping[str, str]
+    texts: Mapping[str, str]  #: the text of each field
+    values: Mapping[str, Any]  #: the value of each field; None if it is empty, or has an error
+    errors: Mapping[str, str]  #: what is wrong with a field
 
     @classmethod
     def read(cls, site: Site, action: Action, subject: _Subject) -> _Visit:

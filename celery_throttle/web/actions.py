@@ -24,8 +24,8 @@ from celery_throttle.observe.status.definitions import (
 from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import (
     below_text,
+    limit_text,
     pause_length_text,
-    ref_text,
     unconsumed_text,
     waiting_text,
 )
@@ -48,61 +48,37 @@ class TimeIsUpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What an action will do.
+    """What an action will do."""
 
-    Attributes:
-        text: what it does, in words.
-        preview: the effect on the expected end of the waiting tasks.
-        found: the ``WaitingCount`` of the tasks that it takes out of lines.
-    """
-
-    text: str = ""
-    preview: Preview | None = None
-    found: Any = None
+    text: str = ""  #: what it does, in words
+    preview: Preview | None = None  #: the effect on the expected end of the waiting tasks
+    found: Any = None  #: the ``WaitingCount`` of the tasks that it takes out of lines
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an action.
-
-    Attributes:
-        name: its name.
-        argument: the argument of the method that gets its value.
-        label: what it is, in words.
-        hint: what may be written.
-        parse: returns its value; LimitError: the text cannot be used.
-        lines: the lines of text that it shows.
-        default: what an empty field means, in words; None if it must not be empty.
-        choices: texts of which a click chooses one, beside what is typed.
-    """
+    """A field of an action."""
 
     name: str
-    argument: str
-    label: str
-    hint: str
-    parse: Callable[[str], Any]
-    lines: int = 1
-    default: str | None = None
-    choices: tuple[str, ...] = ()
+    argument: str  #: the argument of the method that gets its value
+    label: str  #: what it is, in words
+    hint: str  #: what may be written
+    parse: Callable[[str], Any]  #: returns its value; LimitError: the text cannot be used
+    lines: int = 1  #: the lines of text that it shows
+    default: str | None = None  #: what an empty field means, in words; None if it must not be empty
+    choices: tuple[str, ...] = ()  #: texts of which a click chooses one, beside what is typed
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a user can do to a limit, to one key of it, or to a fan-out.
+    """What a user can do to a limit, to one key of it, or to a fan-out."""
 
-    Attributes:
-        name: the name of the method, one of ``security.ACTIONS``.
-        preview: returns its consequence for a handle, with the values of its fields.
-        fields: what a user fills in before the preview.
-        is_dangerous: whether no other action brings back what it removes.
-        needs_app: whether a limiter without an app cannot do it.
-    """
-
-    name: str
+    name: str  #: the name of the method, one of ``security.ACTIONS``
+    #: Returns its consequence for a handle, with the values of its fields.
     preview: Callable[[Site, Any, Values], Consequence]
-    fields: tuple[Field, ...] = ()
-    is_dangerous: bool = False
-    needs_app: bool = False
+    fields: tuple[Field, ...] = ()  #: what a user fills in before the preview
+    is_dangerous: bool = False  #: whether no other action brings back what it removes
+    needs_app: bool = False  #: whether a limiter without an app cannot do it
 
     @property
     def removes(self) -> bool:
@@ -160,8 +136,8 @@ def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:
     in_force = max((pause.seconds for pause in pauses if pause.key == ref.key), default=0.0)
     if in_force > seconds:
         return Consequence(
-            f"This changes nothing: {ref_text(ref)} is paused {pause_length_text(in_force)}, and a "
-            "pause is never shortened. Resume it first."
+            f"This changes nothing: {limit_text(*ref)} is paused {pause_length_text(in_force)}, "
+            "and a pause is never shortened. Resume it first."
         )
     return Consequence("", preview)
 
@@ -203,7 +179,7 @@ def _preview_reset(site: Site, handle: Any, _: Values) -> Consequence:
     whole = ", but not those of its keys," if ref.key is None else ""
     text = (
         f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
-        f"than {ref_text(ref)} allows."
+        f"than {limit_text(*ref)} allows."
     )
     return Consequence(text, site.read(lambda observer: preview_reset(observer, ref), ref))
 
@@ -262,7 +238,6 @@ def sort_actions(
     return first, [one for one in some if one not in first]
 
 
-#: The actions of a limit.
 LIMIT_ACTIONS = (
     Action("pause", _preview_pause, _PAUSE),
     Action("resume", _preview_resume),
@@ -274,7 +249,6 @@ LIMIT_ACTIONS = (
     Action("drop", _preview_removal(_DISCARDED), is_dangerous=True, needs_app=True),
 )
 
-#: The actions of a fan-out.
 FAN_OUT_ACTIONS = (
     Action(
         "pause",

@@ -38,8 +38,6 @@ _STATUSES: tuple[tuple[type[ThrottleError], int], ...] = (
 )
 
 _UNAVAILABLE = 503
-
-#: The similar names on the page of an unknown limit.
 _SIMILAR_NAMES = 3
 
 #: The most bytes of a request. Forms are much shorter.

@@ -24,36 +24,24 @@ _WIDTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart.
+    """A chart."""
 
-    Attributes:
-        label: what it shows, in words.
-        bars: the height of each bar and its value in words, from left to right.
-        line: the path of the line of the limit; empty without a line.
-        ticks: round values of the axis: their heights, and the values in words.
-        top: the highest value.
-    """
-
-    label: str
+    label: str  #: what it shows, in words
+    #: The height of each bar and its value in words, from left to right.
     bars: tuple[tuple[float, str], ...]
-    line: str
+    line: str  #: the path of the line of the limit; empty without a line
+    #: Round values of the axis: their heights, and the values in words.
     ticks: tuple[tuple[float, str], ...]
-    top: float
+    top: float  #: the highest value
 
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """A small chart, of bars without values.
+    """A small chart, of bars without values."""
 
-    Attributes:
-        label: what it shows, in words.
-        width: in units.
-        path: the path of the bars.
-    """
-
-    label: str
-    width: int
-    path: str
+    label: str  #: what it shows, in words
+    width: int  #: in units
+    path: str  #: the path of the bars
 
 
 def draw_starts(periods: Sequence[Period], rates: Sequence[float | None] = ()) -> Chart:

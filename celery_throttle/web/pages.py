@@ -35,13 +35,11 @@ from celery_throttle.observe.values import Change, LimitStatus, Status
 from celery_throttle.observe.waiting import MAX_LINES
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import Keys
-from celery_throttle.web.charts import draw_rows, draw_starts, time_labels
+from celery_throttle.web.charts import draw_rows, draw_spark, draw_starts, time_labels
 from celery_throttle.web.site import NEWEST_CHANGES, Site, TablePage, page_number, read_ref
 
 #: Rows of a page, and of a page of fan-outs or changes.
 _ROWS, _WIDE_ROWS = 100, 50
-
-#: The most changes on the page of a limit.
 _SHOWN_CHANGES = 10
 
 #: Workers that are shown, of each kind.
@@ -77,7 +75,7 @@ def limits(site: Site) -> str:
     return render_template(
         "limits.html",
         status=status,
-        sparks={one.name: site.spark(one.name) for one in status.limits},
+        sparks={one.name: draw_spark(site.recent(one.name)) for one in status.limits},
         page=page,
         search=search,
         by_name=by_name,
@@ -248,7 +246,6 @@ def history(site: Site) -> str:
     return render_template("history.html", changes=changes[:_WIDE_ROWS], before=before, more=more)
 
 
-#: The pages by their rules.
 PAGES: dict[str, Callable[..., str]] = {
     "/": limits,
     "/limits/<name>": limit,

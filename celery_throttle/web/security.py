@@ -18,7 +18,6 @@ Auth = Callable[[Request], object]
 #: The names of allowed actions, or a function that returns those of a request; None: no action.
 AllowedActions = Collection[str] | Callable[[Request], Collection[str] | None]
 
-#: The names of all actions.
 ACTIONS = ("pause", "resume", "define", "undefine", "reset", "drop", "move", "drain", "cancel")
 
 #: The hosts by which a browser on this machine names the machine.

@@ -17,19 +17,18 @@ from celery_throttle.limits.key import LimitRef, check_name, parse_key
 from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status.fleet import read_fleet
-from celery_throttle.observe.status.records import RECENT_SECONDS, RECORD_SECONDS, read_periods
+from celery_throttle.observe.status.records import RECORD_SECONDS, read_recent
 from celery_throttle.observe.status.stored import read_changes
 from celery_throttle.observe.values import Change, Period
 from celery_throttle.operations.plan import Plan
-from celery_throttle.web.charts import Spark, draw_spark
 
 T = TypeVar("T")
 
 #: The newest changes among which those of an action, or of a limit, are searched.
 NEWEST_CHANGES = 200
 
-#: The periods of a chart, 30 seconds each, and the limits whose periods are kept.
-_PERIODS, _CACHE_SIZE = 30, 1000
+#: The limits whose recent periods are kept.
+_CACHE_SIZE = 1000
 
 _MAX_PAGE = 1_000_000_000
 
@@ -37,16 +36,13 @@ _MAX_PAGE = 1_000_000_000
 class Site:
     """What all pages use. Thread-safe.
 
-    Args:
-        limiter: the limits, of an app or not.
-        show_arguments: whether the arguments of waiting tasks are shown.
+    ``show_arguments``: whether the arguments of waiting tasks are shown.
     """
 
     def __init__(self, limiter: Limiter, *, show_arguments: bool = False) -> None:
         self.limiter = limiter
         self.show_arguments = show_arguments
         self._recent = lru_cache(_CACHE_SIZE)(self._read_recent)
-        self._spark = lru_cache(_CACHE_SIZE)(self._draw_spark)
 
     @property
     def has_app(self) -> bool:
@@ -93,25 +89,11 @@ class Site:
 
         They are as old as the records on the server may be, so that polls in between find the same.
         """
-        return self._recent(name, _record_time())
-
-    def spark(self, name: str) -> Spark:
-        """Return the small chart of :meth:`recent`."""
-        return self._spark(name, _record_time())
-
-    def _draw_spark(self, name: str, at: float) -> Spark:
-        return draw_spark(self._recent(name, at))
+        # This number increases as often as workers write records.
+        return self._recent(name, time.monotonic() // RECORD_SECONDS)
 
     def _read_recent(self, name: str, _at: float) -> tuple[Period, ...]:
-        return self.read(
-            lambda observer: read_periods(observer, name, RECENT_SECONDS, _PERIODS),
-            LimitRef(name, None),
-        )
-
-
-def _record_time() -> float:
-    """Return a number that increases as often as workers write records."""
-    return time.monotonic() // RECORD_SECONDS
+        return self.read(lambda observer: read_recent(observer, name), LimitRef(name, None))
 
 
 def read_ref(name: str) -> LimitRef:
@@ -122,17 +104,11 @@ def read_ref(name: str) -> LimitRef:
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """One page of a table.
+    """One page of a table."""
 
-    Attributes:
-        total: the rows of the table.
-        size: the rows of a page.
-        number: the number of the page, from 1.
-    """
-
-    total: int
-    size: int
-    number: int
+    total: int  #: the rows of the table
+    size: int  #: the rows of a page
+    number: int  #: the number of the page, from 1
 
     @classmethod
     def read(cls, total: int, size: int) -> TablePage:

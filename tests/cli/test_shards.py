@@ -129,7 +129,7 @@ def test_the_nodes_of_a_cluster(cluster: Cluster) -> None:
 
 
 def test_the_time_of_a_slot_is_unknown_if_the_node_does_not_count_scripts() -> None:
-    old = Node("a:1", "id", 10.0, 1.0, 1, 1, {5: 100, 7: 100}, {})
+    old = Node(10.0, 1.0, 1, 1, {5: 100, 7: 100})
     new = replace(old, at=12.0, slots={5: 500_100, 7: 100})
     assert slot_core_between(old, new, 5) == 0.25
     assert slot_core_between(old, new, 7) is None

@@ -10,9 +10,10 @@ import pytest
 from celery_throttle import LimitValueError
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.observe.report import rates_of, report_pairs
-from celery_throttle.observe.status.records import read_periods, record_totals
+from celery_throttle.observe.status.records import divide_records, read_records, record_totals
 from celery_throttle.observe.status_text import totals_text, waits_text
 from celery_throttle.observe.totals import Totals, read_totals
+from celery_throttle.observe.values import Period
 from tests.protocol import SECOND, Protocol
 
 MINUTE = 60 * SECOND
@@ -30,9 +31,15 @@ def record(lines: Protocol) -> None:
     lines.limiter.run_plan(record_totals(lines.limiter.observer))
 
 
+def read_periods(
+    lines: Protocol, seconds: float, parts: int, name: str = "api"
+) -> tuple[Period, ...]:
+    records = lines.limiter.run_plan(read_records(lines.limiter.observer, name, seconds))
+    return divide_records([records], seconds, parts)
+
+
 def periods(lines: Protocol, seconds: float, parts: int, name: str = "api") -> list[Totals]:
-    plan = read_periods(lines.limiter.observer, name, seconds, parts)
-    return [period.totals for period in lines.limiter.run_plan(plan)]
+    return [period.totals for period in read_periods(lines, seconds, parts, name)]
 
 
 def take(lines: Protocol, units: int) -> None:
@@ -105,7 +112,7 @@ def test_the_most_waiting_tasks_are_the_same_in_any_time(lines: Protocol) -> Non
         record(lines)
         lines.now += 10 * SECOND
     for seconds, parts in ((900, 30), (86_400, 96), (604_800, 96)):
-        found = lines.limiter.run_plan(read_periods(lines.limiter.observer, "api", seconds, parts))
+        found = read_periods(lines, seconds, parts)
         assert max(period.most_waiting for period in found) == 20
         assert found[-1].waiting == 0
     assert sum(one.granted for one in periods(lines, 86_400, 96)) == 70 + 10 + 20
@@ -291,10 +298,8 @@ def test_the_rate_of_each_part_of_the_time_is_the_one_that_was_in_force(lines: P
             take(lines, rate)
             lines.now += 10 * SECOND
     lines.limiter["api", "vip"].undefine()
-    plan = read_periods(lines.limiter.observer, "api", 180, 18)
-    found = rates_of(api.status(), lines.limiter.changes(), lines.limiter.run_plan(plan))
+    found = rates_of(api.status(), lines.limiter.changes(), read_periods(lines, 180, 18))
     assert found == [5.0] * 6 + [3.0] * 6 + [8.0] * 6
     lines.now += 5 * SECOND  # now a part has both rates: the higher one allowed its units
-    plan = read_periods(lines.limiter.observer, "api", 180, 18)
-    found = rates_of(api.status(), lines.limiter.changes(), lines.limiter.run_plan(plan))
+    found = rates_of(api.status(), lines.limiter.changes(), read_periods(lines, 180, 18))
     assert found == [5.0] * 6 + [3.0] * 5 + [8.0] * 7

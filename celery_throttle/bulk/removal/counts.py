@@ -12,7 +12,7 @@ from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.operations.lines import (
     WithdrawPlans,
-    limit_names,
+    list_names,
     quarantined_queues,
     waiting_queues,
 )
@@ -154,7 +154,7 @@ def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
     Raises:
         UnknownLimitError: no task waits for the limit, and nobody has defined it.
     """
-    now, names = yield from limit_names(throttle.keys)
+    now, names = yield from list_names(throttle.observer)
     in_quarantine = yield from quarantined_queues(throttle.keys)
     known = [throttle.qualify(name) for name in throttle.app.amqp.queues]
     names = list(dict.fromkeys([*names, *throttle.code_limits]))

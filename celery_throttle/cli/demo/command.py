@@ -26,7 +26,6 @@ from celery_throttle.cli.shared.options import LIMIT, json_option
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.limit import Limit
 
-#: The exit code of an interrupted command.
 INTERRUPTED_EXIT_CODE = 130
 
 

@@ -21,7 +21,6 @@ from celery_throttle.cli.shared.text import format_figure
 #: Columns of the widest picture, and of the labels at its left.
 MAX_WIDTH, GUTTER = 110, 7
 
-#: The rows of each chart.
 _ROWS = (8, 3, 3)
 
 #: The least top of the latency chart, in milliseconds, so that noise stays small.
@@ -29,7 +28,6 @@ _MIN_TOP_MS = 20.0
 
 
 def _intro(record: Record) -> str:
-    """Return what the demo shows."""
     return (
         f"{record.tasks} tasks share a limit of {record.limit}, "
         f"{PLAIN_TASKS_PER_SECOND} a second have none."
@@ -91,7 +89,6 @@ def save(record: Record, path: Path) -> None:
 
 
 def _charts(record: Record, columns: int) -> list[Chart]:
-    """Return the charts with this number of bars."""
     step = record.planned / columns
     begun = min(columns, int(record.now / step) + 1)
     # A bar shows the second that ends with it, or its whole time if that is longer.

@@ -26,8 +26,6 @@ from celery_throttle.testing.server import Process, server_version, start_server
 
 WORKERS = 2
 PROCESSES = 2
-
-#: Seconds between two polls.
 POLL_SECONDS = 0.1
 
 #: Seconds of one poll in which tasks may be sent.

@@ -22,8 +22,6 @@ from celery_throttle import Throttle
 
 #: The name of the limit, and the key of the list of events.
 LIMIT, EVENTS = "demo", "events"
-
-#: The environment variable of a worker.
 VARIABLE = "THROTTLE_DEMO"
 
 

@@ -43,24 +43,16 @@ _STYLE = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A bar chart of values in steps of time.
+    """A bar chart of values in steps of time."""
 
-    Attributes:
-        title: what it shows.
-        values: the height of each bar, 0 or more.
-        color: of the bars.
-        note: figures at the right of the title.
-        top: the height of the chart; 0 for that of the highest bar.
-        shares: shares from 0 to 1, one for each bar, that a file shows below the line; or empty.
-        shaded: begin and end of a shaded time, in the unit of the time axis; None for none.
-    """
-
-    title: str
-    values: Sequence[float]
-    color: str
-    note: str = ""
-    top: float = 0.0
+    title: str  #: what it shows
+    values: Sequence[float]  #: the height of each bar, 0 or more
+    color: str  #: of the bars
+    note: str = ""  #: figures at the right of the title
+    top: float = 0.0  #: the height of the chart; 0 for that of the highest bar
+    #: Shares from 0 to 1, one for each bar, that a file shows below the line; or empty.
     shares: Sequence[float] = ()
+    #: Begin and end of a shaded time, in the unit of the time axis; None for none.
     shaded: tuple[float, float] | None = None
 
     @property

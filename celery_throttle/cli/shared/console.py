@@ -41,17 +41,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of text. Those whose heading begins with ">" are aligned to the right.
-
-    Attributes:
-        head: the headings.
-        rows: the rows.
-        flexible: the column that is cut if the terminal is too narrow.
-    """
+    """Columns of text. Those whose heading begins with ">" are aligned to the right."""
 
     head: Sequence[str]
     rows: Sequence[Row]
-    flexible: int = 0
+    flexible: int = 0  #: the column that is cut if the terminal is too narrow
 
     def lines(self, width: int | None) -> Iterator[str]:
         """Yield the lines; ``width``: columns of the terminal, None for any number."""

@@ -40,7 +40,6 @@ KEY = Parsed("key", parse_key)  # as people write it or as commands show it; the
 
 
 def _parse_ref(text: str) -> LimitRef:
-    """Parse ``mail``, or ``mail:acme`` with a key."""
     name, colon, key = text.partition(":")
     return LimitRef(check_name(name), parse_key(key) if colon else None)
 

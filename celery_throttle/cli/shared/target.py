@@ -28,11 +28,7 @@ T = TypeVar("T")
 
 
 class Target:
-    """The limits that a command is about: of an app, or of a server without an app.
-
-    Attributes:
-        has_app: whether they are those of an app.
-    """
+    """The limits that a command is about: of an app, or of a server without an app."""
 
     def __init__(self, ctx: click.Context) -> None:
         self._root = ctx.find_root()

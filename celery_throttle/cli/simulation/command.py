@@ -30,7 +30,6 @@ _MODES = {"drop": "a refused one is gone", "wait": "a refused one waits in line"
 
 
 def _forms() -> str:
-    """Return the forms of a trace, for the help."""
     rows = [(one.form, one.description) for one in GENERATORS.values()]
     rows += [
         ("FILE", "CSV file; each row has a time and, optionally, a cost"),

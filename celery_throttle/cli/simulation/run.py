@@ -24,7 +24,6 @@ from celery_throttle.limits.rate import Rate
 
 _REF = LimitRef("simulated", None)
 
-#: The most bars of a chart.
 _MAX_BARS = 125
 
 

@@ -23,13 +23,9 @@ from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.duration import MAX_EXACT, MICROSECONDS, UNITS, parse_duration
 from celery_throttle.limits.rate import Rate
 
-#: The most arrivals of a trace.
 MAX_ARRIVALS = 1_000_000
-
 #: Microseconds from the first burst at an edge to the edge, where the second comes.
 EDGE_LEAD_US = 1_000
-
-#: The name of standard input.
 STDIN = "-"
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)

@@ -40,15 +40,8 @@ class RulesFile:
     editor is writing the file. A missing, unreadable or wrong file, an empty one included, leaves
     the rules as they are.
 
-    Args:
-        path: of the file.
-        code: as for :func:`read_rules`.
-        check: raises RulesError for rules, of the path, that this process cannot use.
-
-    Attributes:
-        rules: The rules in force; None if the file has had none without mistakes.
-        modified: The time of the last change of the file with these rules, in seconds since 1970.
-        error: Why the present content is not in force; None if it is.
+    ``code``: as for :func:`read_rules`. ``check`` raises RulesError for rules, of the path, that
+    this process cannot use.
     """
 
     def __init__(
@@ -58,8 +51,10 @@ class RulesFile:
         check: Callable[[Rules, str], None] | None = None,
     ) -> None:
         self.path = path
-        self.rules: Rules | None = None
+        self.rules: Rules | None = None  #: in force; None if the file has had none without mistakes
+        #: The time of the last change of the file with these rules, in seconds since 1970.
         self.modified = 0.0
+        #: Why the present content is not in force; None if it is.
         self.error: RulesError | None = None
         self._code = code
         self._check = check

@@ -43,15 +43,12 @@ _HEAD = re.compile(rf"\s*(\[?)\[?\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*[\]=]")
 
 
 def read_rules(text: str, source: str, code: Mapping[str, Limits] | None = None) -> Rules:
-    """Read the text of a rules file.
+    """Read the text of a rules file: TOML with the tables ``limits``, ``weights`` and ``routes``.
 
-    Args:
-        text: TOML with the tables ``limits``, ``weights`` and ``routes``. Empty text is a mistake,
-            since an editor or a full disk may have truncated the file; a file without rules needs a
-            comment.
-        source: The name of the file, for messages.
-        code: The limits of the code, to which the file may refer. None if they are unknown: then
-            any limit that the file does not define is taken for one of them.
+    Empty text is a mistake, since an editor or a full disk may have truncated the file; a file
+    without rules needs a comment. ``source``: the name of the file, for messages. ``code``: the
+    limits of the code, to which the file may refer; None if they are unknown: then any limit that
+    the file does not define is taken for one of them.
 
     Raises:
         RulesError: there are mistakes; it has all of them, each with its line.
@@ -264,7 +261,6 @@ def _check_table(name: str, table: Any) -> None:
 
 
 def _parse_ref(text: str) -> LimitRef:
-    """Parse a name, or a name and key."""
     name, separator, key = text.partition(":")
     check_name(name)
     if not separator:

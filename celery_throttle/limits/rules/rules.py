@@ -179,21 +179,13 @@ def compile_route(route: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two sets of rules.
+    """One difference between two sets of rules."""
 
-    Attributes:
-        kind: ``"moved"`` is for patterns of routes only, whose order counts.
-        what: What is added, removed, changed or moved.
-        subject: The limit and key, or the task name or pattern of a route.
-        old: The value before, as in a rules file; None if there was none.
-        new: The value after, as in a rules file; None if there is none.
-    """
-
-    kind: Kind
-    what: What
-    subject: LimitRef | str
-    old: str | None
-    new: str | None
+    kind: Kind  #: ``"moved"`` is for patterns of routes only, whose order counts
+    what: What  #: what is added, removed, changed or moved
+    subject: LimitRef | str  #: the limit and key, or the task name or pattern of a route
+    old: str | None  #: the value before, as in a rules file; None if there was none
+    new: str | None  #: the value after, as in a rules file; None if there is none
 
     def __str__(self) -> str:
         subject = self.subject if isinstance(self.subject, str) else format_ref(self.subject)
@@ -224,12 +216,10 @@ def _compare(
 ) -> Iterator[Change]:
     for subject in sort({**old, **new}):
         before, after = old.get(subject), new.get(subject)
-        if before is None and after is not None:
-            yield Change("added", what, subject, None, format_value(after))
-        elif before is not None and after is None:
-            yield Change("removed", what, subject, format_value(before), None)
-        elif before is not None and after is not None and before != after:
-            yield Change("changed", what, subject, format_value(before), format_value(after))
+        if before != after:
+            kind: Kind = "added" if before is None else "removed" if after is None else "changed"
+            texts = (None if value is None else format_value(value) for value in (before, after))
+            yield Change(kind, what, subject, *texts)
 
 
 def _compare_order(old: Rules, new: Rules) -> Iterator[Change]:

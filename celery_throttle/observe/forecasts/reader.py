@@ -26,8 +26,8 @@ from celery_throttle.observe.forecasts.solver import (
 from celery_throttle.observe.forecasts.states import read_states
 from celery_throttle.observe.observer import CONSUMED_SECONDS, Observer
 from celery_throttle.observe.waiting import MAX_LINES, Waiting
-from celery_throttle.operations.lines import END, limit_names, waiting_queues
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.lines import END, list_names, waiting_queues
+from celery_throttle.operations.plan import Plan, batches
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def forecast_task(
         return solve([], lambda _: True, {}, found.now)
     own = found.lines[line]
     own = found.lines[line] = own._replace(ranks=_first_tasks(own.ranks, position))
-    forecasts = yield from forecast_lines(observer, found, {line: _is_line(own)})
+    forecasts = yield from forecast_lines(observer, found, {line: lambda one: one is own})
     return forecasts[line]
 
 
@@ -101,8 +101,7 @@ def forecast_positions(
         found.lines.clear()
         for queue, pairs in groupby(sorted(positions), itemgetter(0)):
             names = [line for _, line in pairs]
-            for start in range(0, len(names), _ONLY):
-                only = names[start : start + _ONLY]
+            for only in batches(names, _ONLY):
                 found.lines.update((yield from read_lines(observer, queue, only=only)))
     own = {line: found.lines[line] for _, line in positions if line in found.lines}
     ids = set(map(id, own.values()))
@@ -114,10 +113,6 @@ def forecast_positions(
             seconds = start_times(lines, own[line], each, drained, capacities)
             starts.update(zip(((line, one) for one in each), seconds, strict=True))
     return starts, found.are_all
-
-
-def _is_line(line: WaitingLine) -> LineFilter:
-    return lambda one: one is line
 
 
 def forecast_each(
@@ -161,7 +156,6 @@ def forecast_lines(
 def _read_capacities(
     observer: Observer, lines: Iterable[WaitingLine], now: int
 ) -> Plan[Capacities]:
-    """Return the capacities of all limits that some lines need."""
     states = yield from read_states(observer, {ref for line in lines for ref in line.costs})
     return {ref: states[ref].capacities(ref.name, now) for ref in states}
 
@@ -175,7 +169,7 @@ def read_all_lines(
     """
     if not observer.has_server:
         return FoundLines(observer.local_time(), {}, are_all=True)
-    now, names = yield from limit_names(observer.keys, observer.now())
+    now, names = yield from list_names(observer)
     are_all = True
     if queues is None:
         queues, are_all = yield from waiting_queues(observer.keys, names, most)
@@ -228,7 +222,6 @@ def _tuples(flat: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
 
 
 def _first_tasks(ranks: Iterable[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """Return the ranks of the first tasks of a line."""
     first = []
     for rank, tasks in ranks:
         first.append((rank, min(tasks, count)))

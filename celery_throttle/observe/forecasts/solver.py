@@ -140,11 +140,11 @@ def solve(
     last = _last_line(lines, matches, capacities)
     blocks = _blocks(own, capacities, last.seconds, measured if are_all else None)
     if not are_all:
-        blocks.append(_Block("lines", None, 0))
+        blocks["lines", None] = 0
     seconds, limit = last.seconds, last.limit
     cause: Cause | None = "limit" if limit else None
     if blocks:
-        cause, limit = blocks[0].cause, blocks[0].limit
+        cause, limit = next(iter(blocks))
     is_known = not blocks
     if measured and blocks and cause in ("processes", "slots"):
         by_processes, is_known = waiting / measured, True
@@ -159,43 +159,35 @@ def solve(
         seconds=seconds if is_known else None,
         at=at if is_known else None,
         earliest=at if is_known or seconds else None,
-        unknown=0 if is_known else sum(block.tasks for block in blocks),
+        unknown=0 if is_known else sum(blocks.values()),
         limited_by=limit,
         cause=cause,
     )
 
 
-class _Block(NamedTuple):
-    """Tasks of which the start is unknown, and why."""
-
-    cause: Cause
-    limit: str | None
-    tasks: int
+#: Why the start of tasks is unknown, and the limit that makes it so.
+_Block = tuple[Cause, str | None]
 
 
 def _blocks(
     own: Sequence[WaitingLine], capacities: Capacities, seconds: float, measured: float | None
-) -> list[_Block]:
-    """Return what makes the start of some lines unknown, the strongest cause first.
+) -> dict[_Block, int]:
+    """Return what makes the start of how many tasks unknown, the strongest cause first.
 
     ``seconds``: until the last line is empty, if nothing blocks any.
     """
     waiting = sum(line.tasks for line in own)
     # Processes that are too slow leave due tasks for a while between two claims.
     is_behind = is_slower(waiting, measured, seconds)
-    found: dict[tuple[Cause, str | None], int] = {}
+    found: dict[_Block, int] = {}
     for line in own:
         if block := _block(line, capacities, is_behind=is_behind):
             found[block] = found.get(block, 0) + line.tasks
     order = ("workers", "pause", "processes", "slots")
-    blocks = [_Block(*block, tasks) for block, tasks in found.items()]
-    return sorted(blocks, key=lambda block: order.index(block.cause))
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0][0])))
 
 
-def _block(
-    line: WaitingLine, capacities: Capacities, *, is_behind: bool
-) -> tuple[Cause, str | None] | None:
-    """Return why the start of a line is unknown, and the limit that makes it so."""
+def _block(line: WaitingLine, capacities: Capacities, *, is_behind: bool) -> _Block | None:
     if not line.is_consumed:
         return "workers", None
     refs = [ref for ref in line.costs if ref in capacities]

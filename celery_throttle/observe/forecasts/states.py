@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 from celery_throttle.algorithms.definition import STATE_CLASSES
@@ -21,7 +20,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.observe.forecasts.fluid import Capacity
 from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.define import read_definitions
-from celery_throttle.operations.plan import Plan, has_keys, ref_arguments
+from celery_throttle.operations.plan import Plan, batches, has_keys, ref_arguments
 from celery_throttle.operations.replies import ReplyStatus
 from celery_throttle.store import definitions
 from celery_throttle.store.keys import FAN_OUT_NAME
@@ -100,8 +99,7 @@ def filled_state(limit: Limit, in_use: int, now: int) -> ClauseState:
 def read_states(observer: Observer, refs: Iterable[LimitRef]) -> Plan[dict[LimitRef, Availability]]:
     """Return what limits and keys can grant, for those that the server or the code defines."""
     found: dict[LimitRef, Availability] = {}
-    rest = iter(refs)
-    while batch := list(islice(rest, _MAX_REFS)):
+    for batch in batches([*refs], _MAX_REFS):
         states: dict[LimitRef, Availability] | None = None
         while states is None:
             limits = yield from _read_limits(observer, batch)

@@ -5,9 +5,9 @@ The work is bounded by the number of limits: it does not grow with keys, lines o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
@@ -20,7 +20,7 @@ from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
 from celery_throttle.observe.merged import merge, merge_limits
-from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.observer import Observer, find_highest, merge_fields
 from celery_throttle.observe.status.fleet import find_stranded, read_fleet, read_rules_status
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import (
@@ -31,7 +31,7 @@ from celery_throttle.observe.status.stored import (
     read_stored,
 )
 from celery_throttle.observe.values import LimitStatus, Stranded
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, batches
 
 #: Lines that are looked at of all limits together, and of each limit at least and at most.
 _MAX_LINES, _MIN_LINES_OF_A_LIMIT, _MAX_LINES_OF_A_LIMIT = 10_000, 10, 400
@@ -84,37 +84,38 @@ class _Measured(NamedTuple):
 
 def merge_figures(shards: Sequence[Figures]) -> Figures:
     """Return the figures of shards among which one setting divides the keys of its limits."""
-    if len(shards) == 1 or not all(one.up for one in shards):
-        return shards[0] if all(one.up for one in shards) else Figures()
-    limits: dict[str, list[LimitFigures]] = {}
-    runnable: Counter[str] = Counter()
-    for one in shards:
-        runnable.update(one.runnable)
-        for limit in one.limits:
-            limits.setdefault(limit.status.name, []).append(limit)
-    return replace(
-        shards[0],
-        limits=tuple(_merge_limit(limits[name]) for name in sorted(limits)),
-        omitted=max(one.omitted or 0 for one in shards),
-        runnable=runnable,
-        workers=max(one.workers or 0 for one in shards),
-        stranded=tuple(stranded for one in shards for stranded in one.stranded),
-        outage_seconds=sum(one.outage_seconds or 0.0 for one in shards),
-        rules_valid=merge([one.rules_valid for one in shards]),
+    if len(shards) == 1:
+        return shards[0]
+    if not all(one.up for one in shards):
+        return Figures()
+    return merge_fields(
+        shards,
+        limits=_merge_lists,
+        omitted=max,
+        runnable=merge,
+        workers=max,
+        stranded=lambda found: tuple(chain(*found)),
+        outage_seconds=sum,
+        rules_valid=merge,
     )
+
+
+def _merge_lists(lists: Sequence[Sequence[LimitFigures]]) -> tuple[LimitFigures, ...]:
+    by_name: dict[str, list[LimitFigures]] = {}
+    for limit in chain(*lists):
+        by_name.setdefault(limit.status.name, []).append(limit)
+    return tuple(_merge_limit(by_name[name]) for name in sorted(by_name))
 
 
 def _merge_limit(parts: Sequence[LimitFigures]) -> LimitFigures:
     slots = [one.slots for one in parts if one.slots is not None]
     forecasts = [one.forecast for one in parts if one.status.waiting]
-    known = [seconds for seconds in forecasts if seconds is not None]
+    due = [one.next_due for one in parts if one.next_due is not None]
     return replace(
-        parts[0],
-        status=merge_limits([one.status for one in parts]),
+        merge_fields(parts, status=merge_limits, oldest=find_highest),
         slots=sum(slots) if slots else None,
-        oldest=max((one.oldest for one in parts if one.oldest is not None), default=None),
-        forecast=max(known) if known and len(known) == len(forecasts) else None,
-        next_due=min((one.next_due for one in parts if one.next_due is not None), default=None),
+        forecast=None if None in forecasts else find_highest(forecasts),
+        next_due=min(due, default=None),
     )
 
 
@@ -130,14 +131,15 @@ def read_figures(observer: Observer, most: int) -> Plan[Figures]:
         for queue in (due.decode().removeprefix(head) for due in one.due):
             waits[queue] = max(waits.get(queue, 0.0), one.oldest / MICROSECONDS)
     queues = sorted(fleet.consumed.keys() | waits.keys())[:most]
-    adaptive = yield from _read_adaptive(observer, statuses)
+    refs = [LimitRef(one.name, None) for one in statuses if _is_adaptive(one)]
+    adaptive = yield from read_states(observer, refs)
     forecasts = yield from _read_forecasts(observer, statuses, measured, queues)
     overdue = yield from read_overdue(observer, queues)
     rules = yield from read_rules_status(observer)
     return Figures(
         up=True,
         limits=tuple(
-            _read_figures(status, one, adaptive.get(status.name), forecast)
+            _read_figures(status, one, adaptive.get(LimitRef(status.name, None)), forecast)
             for status, one, forecast in zip(statuses, measured, forecasts, strict=True)
         ),
         omitted=len(names) - len(statuses),
@@ -156,26 +158,17 @@ def _measure_limits(observer: Observer, statuses: Sequence[LimitStatus]) -> Plan
     heads = [keys.waiting_lists(head), keys.entries(head), keys.totals()]
     step = max(1, min(NAMES_OF_A_CALL, _LINES_OF_A_CALL // lines))
     found: list[_Measured] = []
-    for start in range(0, len(statuses), step):
+    for some in batches(statuses, step):
         args: list[str] = []
-        for status in statuses[start : start + step]:
+        for status in some:
             args += [status.name, "1" if any(map(has_slots, _limits_of(status))) else ""]
         rows = yield observer.call("measure_limits", heads, lines, *args)
         found += (_Measured(*row) for row in rows)
     return found
 
 
-def _read_adaptive(
-    observer: Observer, statuses: Sequence[LimitStatus]
-) -> Plan[dict[str, Availability]]:
-    """Return what adaptive limits can grant, by their names."""
-    adaptive = [
-        LimitRef(status.name, None)
-        for status in statuses
-        if any(limit.is_adaptive for limit in _limits_of(status))
-    ]
-    states = yield from read_states(observer, adaptive)
-    return {ref.name: found for ref, found in states.items()}
+def _is_adaptive(status: LimitStatus) -> bool:
+    return any(limit.is_adaptive for limit in _limits_of(status))
 
 
 def _read_forecasts(

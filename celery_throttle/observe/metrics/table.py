@@ -27,7 +27,6 @@ from celery_throttle.observe.metrics.figures import (
 from celery_throttle.observe.observer import Observer
 from celery_throttle.observe.status_text import lost_texts
 from celery_throttle.observe.totals import WAIT_BOUNDS, Totals
-from celery_throttle.observe.values import LimitStatus
 from celery_throttle.operations.author import API
 from celery_throttle.operations.plan import Plan
 
@@ -35,7 +34,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: The prefix of all names.
 PREFIX = "celery_throttle_"
 
 #: Limits that a page of metrics shows by default.
@@ -48,13 +46,9 @@ _MERGED_BUCKETS = 2
 
 
 class Histogram(NamedTuple):
-    """The value of a histogram.
+    """The value of a histogram."""
 
-    Attributes:
-        buckets: pairs of an upper bound as text, and how many values are not above it.
-        sum: the sum of all values.
-    """
-
+    #: Pairs of an upper bound as text, and how many values are not above it.
     buckets: tuple[tuple[str, int], ...]
     sum: float
 
@@ -67,17 +61,12 @@ Samples = Mapping[str, list[tuple[Mapping[str, str], Value]]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: without :data:`PREFIX`. Only those of counters end in ``_total``, and only those of
-            seconds contain that word.
-        help: what it counts or measures.
-        labels: the names of its labels.
-    """
-
+    #: Without :data:`PREFIX`. Only those of counters end in ``_total``, and only those of seconds
+    #: contain that word.
     name: str
-    help: str
+    help: str  #: what it counts or measures
     labels: tuple[str, ...] = ()
 
     @property
@@ -184,64 +173,50 @@ def find_samples(shards: Mapping[str, Figures]) -> Samples:
     found: dict[str, list[tuple[Mapping[str, str], Value]]] = {one.name: [] for one in METRICS}
     for shard, figures in shards.items():
         for name, labels, value in _find_values(figures):
-            label = {"shard": shard} if len(shards) > 1 else {}
-            found[name].append(({**dict(zip(_LABELS[name], labels, strict=True)), **label}, value))
+            if value is not None:
+                label = {"shard": shard} if len(shards) > 1 else {}
+                named = dict(zip(_LABELS[name], labels, strict=True))
+                found[name].append(({**named, **label}, value))
     return found
 
 
-def _find_values(figures: Figures) -> list[tuple[str, tuple[str, ...], Value]]:
-    """Return the name of a metric, the values of its labels, and its value, for all values."""
-    found: list[tuple[str, tuple[str, ...], Value]] = []
-
-    def add(name: str, value: Value | None, *labels: str) -> None:
-        if value is not None:
-            found.append((name, labels, value))
-
-    add("up", float(figures.up))
-    add("workers", figures.workers)
-    add("limits_omitted", figures.omitted)
-    add("rules_file_valid", figures.rules_valid)
-    add("outage_seconds_total", figures.outage_seconds)
+def _find_values(figures: Figures) -> Iterator[tuple[str, tuple[str, ...], Value | None]]:
+    """Yield the name of a metric, the values of its labels, and its value, for all values."""
+    yield "up", (), float(figures.up)
+    yield "workers", (), figures.workers
+    yield "limits_omitted", (), figures.omitted
+    yield "rules_file_valid", (), figures.rules_valid
+    yield "outage_seconds_total", (), figures.outage_seconds
     for queue, tasks in figures.runnable.items():
-        add("tasks_runnable", tasks, queue)
+        yield "tasks_runnable", (queue,), tasks
     stranded: Counter[tuple[str, str]] = Counter()
     for one in figures.stranded:
         stranded[one.queue, one.why] += one.tasks or 0
     for labels, tasks in sorted(stranded.items()):
-        add("tasks_stranded", tasks, *labels)
+        yield "tasks_stranded", labels, tasks
     for limit in figures.limits:
-        for name, value in _values(limit).items():
-            add(name, value, limit.status.name)
-        for name, label, number in _labelled_values(limit.status):
-            add(name, number, limit.status.name, label)
-    return found
+        for name, label, value in _limit_values(limit):
+            yield name, (limit.status.name, *label), value
 
 
-def _values(limit: LimitFigures) -> dict[str, Value | None]:
-    """Return the values of a limit by the names of the metrics that have no second label."""
-    totals = limit.status.totals
-    return {
-        "limit_units_per_second": limit.rate,
-        "units_granted_total": totals.granted,
-        "shadow_refusals_total": totals.shadow_refused,
-        "tasks_parked_total": totals.parked,
-        "tasks_released_total": totals.claimed,
-        "tasks_waiting": limit.status.waiting,
-        "oldest_wait_seconds": limit.oldest,
-        "wait_seconds": _waits(totals),
-        "forecast_seconds": limit.forecast,
-        "next_due_seconds": limit.next_due,
-        "slots_in_force": limit.slots_in_force,
-        "slots_held": limit.slots,
-        "leases_expired_total": totals.lost_claims + totals.lost_slots,
-    }
-
-
-def _labelled_values(status: LimitStatus) -> Iterator[tuple[str, str, float]]:
-    """Yield names of metrics, values of their second labels, and values of a limit."""
-    totals = status.totals
+def _limit_values(limit: LimitFigures) -> Iterator[tuple[str, tuple[str, ...], Value | None]]:
+    """Yield the same of one limit, without the label of its name."""
+    status, totals = limit.status, limit.status.totals
+    yield "limit_units_per_second", (), limit.rate
+    yield "units_granted_total", (), totals.granted
+    yield "shadow_refusals_total", (), totals.shadow_refused
+    yield "tasks_parked_total", (), totals.parked
+    yield "tasks_released_total", (), totals.claimed
+    yield "tasks_waiting", (), status.waiting
+    yield "oldest_wait_seconds", (), limit.oldest
+    yield "wait_seconds", (), _waits(totals)
+    yield "forecast_seconds", (), limit.forecast
+    yield "next_due_seconds", (), limit.next_due
+    yield "slots_in_force", (), limit.slots_in_force
+    yield "slots_held", (), limit.slots
+    yield "leases_expired_total", (), totals.lost_claims + totals.lost_slots
     for reason, calls in (*totals.refused, ("api", totals.api_refusals)):
-        yield "refusals_total", reason, calls
+        yield "refusals_total", (reason,), calls
     left = (
         ("replaced", totals.replaced),
         ("revoked", totals.revoked),
@@ -249,11 +224,11 @@ def _labelled_values(status: LimitStatus) -> Iterator[tuple[str, str, float]]:
         ("removed", totals.removed),
     )
     for reason, tasks in (*totals.dropped, *left):
-        yield "tasks_dropped_total", reason, tasks
+        yield "tasks_dropped_total", (reason,), tasks
     for pause in status.pauses:
         source = "api" if pause.author is not None and pause.author.by == API else "user"
         end = inf if pause.until is None else pause.until.timestamp()
-        yield "pause_end_timestamp_seconds", source, end
+        yield "pause_end_timestamp_seconds", (source,), end
 
 
 def _waits(totals: Totals) -> Histogram:
@@ -281,10 +256,8 @@ class Observed(Protocol):
 class SampleSource:
     """Reads the samples of a limiter, one reader at a time. Thread-safe.
 
-    Args:
-        throttle: a Throttle or a Limiter.
-        max_limits: the most limits to read, 1 or more; the first ones by name.
-        max_age: the seconds for which samples are kept.
+    ``max_limits``: the most limits to read, 1 or more; the first ones by name. ``max_age``: the
+    seconds for which samples are kept.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from celery_throttle.observe.status.stored import list_keys, read_names, read_st
 from celery_throttle.observe.values import Preview
 from celery_throttle.observe.waiting import MAX_LINES, measure_waiting
 from celery_throttle.operations.define import read_definitions
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.plan import Plan, batches
 from celery_throttle.store import definitions
 
 #: Keys, or definitions, that one call reads.
@@ -122,8 +122,7 @@ def _own_definitions(
 ) -> Plan[dict[LimitRef, Sequence[Limit]]]:
     """Return the limits in force of those names and keys that have their own."""
     found: dict[LimitRef, Sequence[Limit]] = {}
-    for start in range(0, len(refs), _PAGE_SIZE):
-        page = refs[start : start + _PAGE_SIZE]
+    for page in batches(refs, _PAGE_SIZE):
         texts = yield from read_definitions(observer, map(observer.keys.field, page))
         found |= {
             ref: definitions.unpack(text) for ref, text in zip(page, texts, strict=True) if text

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.observe.forecasts.reader import forecast_each
 from celery_throttle.observe.forecasts.solver import Forecast, belongs_to_fan_out
-from celery_throttle.observe.observer import Observer, pair_up
+from celery_throttle.observe.observer import Observer, merge_fields, pair_up
 from celery_throttle.operations.fan_outs import RATE_STALE_SECONDS, unknown_fan_out_error
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import fan_out_ref
 
-#: The fields of a progress that are numbers of tasks.
-_COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
+#: The fields of a progress that are numbers of tasks. No record has that of running tasks.
+COUNTS = ("sent", "waiting", "running", "done", "failed", "revoked")
 
 #: Records that one call reads.
 _PAGE_SIZE = 50
@@ -88,15 +89,12 @@ class Progress:
         :meta private:
         """
         rates = [part.rate for part in parts if part.rate is not None]
-        sums = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
-        is_cancelled = any(part.cancelled for part in parts)
-        return cls(
-            name=parts[0].name,
-            **sums,
-            rate=sum(rates) if rates and not is_cancelled else None,
-            paused=min(part.paused for part in parts),
-            closed=all(part.closed for part in parts) and not unreachable,
-            cancelled=is_cancelled,
+        sums = dict.fromkeys(COUNTS, sum)
+        merged = merge_fields(parts, **sums, paused=min, closed=all, cancelled=any)
+        return replace(
+            merged,
+            rate=sum(rates) if rates and not merged.cancelled else None,
+            closed=merged.closed and not unreachable,
             unreachable=tuple(unreachable),
             missing=tuple(missing),
         )
@@ -107,19 +105,13 @@ class Progress:
 
         :meta private:
         """
-        sent, waiting, done, failed, revoked = (
-            max(0, int(record.get(count, 0)))
-            for count in ("sent", "waiting", "done", "failed", "revoked")
-        )
+        counts: dict[str, Any] = {one: max(0, int(record.get(one, 0))) for one in COUNTS}
+        ended = counts["done"] + counts["failed"] + counts["revoked"]
+        counts["running"] = max(0, counts["sent"] - counts["waiting"] - ended)
         return cls(
             name=name,
-            sent=sent,
-            waiting=waiting,
-            running=max(0, sent - waiting - done - failed - revoked),
-            done=done,
-            failed=failed,
-            revoked=revoked,
-            rate=_rate(now, done + failed + revoked, record),
+            **counts,
+            rate=_rate(now, ended, record),
             paused=paused,
             closed="closed" in record,
             cancelled="cancelled" in record,

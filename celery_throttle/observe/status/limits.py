@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import chain
-from typing import NamedTuple
 
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, is_endless
@@ -27,7 +26,7 @@ from celery_throttle.observe.status.fleet import (
     read_fleet,
     read_rules_status,
 )
-from celery_throttle.observe.status.records import RECENT_SECONDS, read_periods
+from celery_throttle.observe.status.records import read_recent
 from celery_throttle.observe.status.runnable import read_overdue
 from celery_throttle.observe.status.stored import (
     limits_in_force,
@@ -52,20 +51,8 @@ _RUNNABLE_AFTER_SECONDS = 0.5
 #: Lines of which the tasks are counted by queue, in the details of a limit.
 _MAX_COUNTED = 20_000
 
-#: The recent periods in the details of a limit: half a minute each.
-_PERIODS = 30
-
 #: How many keys, slots and fan-outs the details of a limit have at most.
 MAX_KEYS, MAX_SLOTS, MAX_FAN_OUTS = 10, 100, 100
-
-
-class Measured(NamedTuple):
-    """The status of some limits and keys, and what was read for it."""
-
-    fleet: Fleet
-    statuses: list[LimitStatus]
-    waiting: list[Waiting]  #: at each of them
-    lines: Lines  #: that wait anywhere; if there are too many, some; empty if none wait at these
 
 
 def read_page(observer: Observer, after: str = "", most: int = 100) -> Plan[Status]:
@@ -85,19 +72,19 @@ def read_named(observer: Observer, names: Sequence[str]) -> Plan[Status]:
 
 def read_status(observer: Observer, stored: Sequence[LimitStatus]) -> Plan[Status]:
     """Return the status of limits of which is known what is stored."""
-    found = yield from _measure(observer, stored)
+    fleet, statuses, waiting, _ = yield from _measure(observer, stored)
     waits: dict[str, float] = {}
-    for waiting in found.waiting:
-        for queue, found_there in waiting.queues.items():
+    for one in waiting:
+        for queue, found_there in one.queues.items():
             waits[queue] = max(found_there.oldest, waits.get(queue, 0.0))
     return Status(
-        at=found.fleet.at,
-        limits=tuple(found.statuses),
+        at=fleet.at,
+        limits=tuple(statuses),
         next=None,
-        workers=found.fleet.workers,
-        stranded=(yield from find_stranded(observer, found.fleet, waits, found.statuses)),
+        workers=fleet.workers,
+        stranded=(yield from find_stranded(observer, fleet, waits, statuses)),
         rules=(yield from read_rules_status(observer)),
-        ungated=found.fleet.ungated,
+        ungated=fleet.ungated,
     )
 
 
@@ -120,7 +107,7 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     fan_outs = {line.fan_out for line in lines.values() if line.fan_out and needs(line)}
     return LimitDetails(
         **{field.name: getattr(status, field.name) for field in fields(status)},
-        recent=(yield from read_periods(observer, ref.name, RECENT_SECONDS, _PERIODS)),
+        recent=(yield from read_recent(observer, ref.name)),
         queues=_read_queues(waiting, fleet),
         top_keys=tuple((key, int(tasks)) for key, tasks in waiting_keys),
         top_paused_keys=tuple(
@@ -136,10 +123,12 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
 
 def _measure(
     observer: Observer, stored: Sequence[LimitStatus], most: int = MAX_LINES
-) -> Plan[Measured]:
+) -> Plan[tuple[Fleet, list[LimitStatus], list[Waiting], Lines]]:
     """Measure what waits at limits and keys of which is known what is stored.
 
-    ``most``: lines of each of them of which the tasks are counted by queue.
+    Returns also what was read for it: the workers, the tasks that wait at each, and the lines that
+    wait anywhere; if there are too many, some; none if no task waits at these. ``most``: lines of
+    each of them of which the tasks are counted by queue.
     """
     fleet = yield from read_fleet(observer)
     refs = [LimitRef(status.name, status.key) for status in stored]
@@ -178,11 +167,10 @@ def _measure(
         )
         for ref, status, one in zip(refs, stored, waiting, strict=True)
     ]
-    return Measured(fleet, statuses, waiting, lines)
+    return fleet, statuses, waiting, lines
 
 
 def _read_usages(found: Availability) -> tuple[Usage, ...]:
-    """Return the usage of each clause of a limit."""
     usages = []
     for limit, state in zip(found.limits, found.states, strict=True):
         left, share = state.amount / MILLION, state.share / MILLION

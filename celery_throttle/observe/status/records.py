@@ -12,7 +12,7 @@ from typing import NamedTuple
 from celery_throttle.errors import LimitValueError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.observer import Observer, at_time, pair_up
+from celery_throttle.observe.observer import Observer, at_time, merge_fields, pair_up
 from celery_throttle.observe.totals import LAST_API_REFUSAL, add_totals, read_totals
 from celery_throttle.observe.values import Period
 from celery_throttle.operations.lines import END
@@ -24,6 +24,9 @@ MAX_RECORDED_SECONDS = 7 * 86_400
 
 #: The most seconds that recent records cover; those of a week are farther apart.
 RECENT_SECONDS = 900
+
+#: The parts into which recent records are divided: half a minute each.
+_RECENT_PARTS = 30
 
 #: Seconds between two recent records, and between two of a week.
 RECORD_SECONDS, WEEK_RECORD_SECONDS = 10.0, 600.0
@@ -56,16 +59,10 @@ def _backlog_keys(keys: Keys) -> tuple[str, ...]:
     return keys.recorded, backlog, pause, keys.paused_keys(""), keys.totals()
 
 
-def read_periods(
-    observer: Observer, name: str, seconds: float, parts: int
-) -> Plan[tuple[Period, ...]]:
-    """Return what was counted at a limit in the last seconds, in equal parts.
-
-    Raises:
-        LimitValueError: it is more than a week, or less than a second.
-    """
-    records = yield from read_records(observer, name, seconds)
-    return divide_records([records], seconds, parts)
+def read_recent(observer: Observer, name: str) -> Plan[tuple[Period, ...]]:
+    """Return what was counted at a limit in the last 15 minutes, in parts of half a minute."""
+    records = yield from read_records(observer, name, RECENT_SECONDS)
+    return divide_records([records], RECENT_SECONDS, _RECENT_PARTS)
 
 
 def read_records(observer: Observer, name: str, seconds: float) -> Plan[list[Record]]:
@@ -113,14 +110,7 @@ def divide_records(
 
 def add_periods(several: Sequence[Period]) -> Period:
     """Return what was counted in the same period in all shards."""
-    return Period(
-        several[0].start,
-        several[0].end,
-        add_totals([one.totals for one in several]),
-        waiting=sum(one.waiting for one in several),
-        most_waiting=sum(one.most_waiting for one in several),
-        paused=sum(one.paused for one in several),
-    )
+    return merge_fields(several, totals=add_totals, waiting=sum, most_waiting=sum, paused=sum)
 
 
 def _begin_at(records: list[Record], since: int) -> tuple[list[Record], int]:

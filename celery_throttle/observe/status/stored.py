@@ -27,8 +27,8 @@ from celery_throttle.observe.observer import (
 from celery_throttle.observe.totals import LAST_API_REFUSAL, read_totals
 from celery_throttle.observe.values import ApiRefusal, Change, LimitStatus, Origin, Pause
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.lines import limit_names
-from celery_throttle.operations.plan import Plan
+from celery_throttle.operations.lines import list_names
+from celery_throttle.operations.plan import Plan, batches
 
 #: Names of the layers of definitions, by those in ``records.lua``.
 _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
@@ -36,7 +36,6 @@ _LAYERS = {b"code": "code", b"rules": "rules", b"set": "run time"}
 #: The ids of changes; see :func:`place_of`. The number behind the milliseconds may be left out.
 CHANGE_ID = re.compile(r"[0-9]{1,15}(-[0-9]{1,15})?(@[A-Za-z0-9_.\-/]{1,110})?")
 
-#: How many limits one call reads.
 NAMES_OF_A_CALL = 10
 
 #: Of how many limits one call reads the last refusal.
@@ -44,20 +43,15 @@ _TOTALS_OF_A_CALL = 1000
 
 
 class KeyPage(NamedTuple):
-    """Keys of a limit, some at a time.
+    """Keys of a limit, some at a time."""
 
-    Attributes:
-        total: how many there are.
-        keys: of this page, each with a number.
-    """
-
-    total: int
-    keys: list[tuple[str, float]]
+    total: int  #: how many there are
+    keys: list[tuple[str, float]]  #: of this page, each with a number
 
 
 def read_names(observer: Observer) -> Plan[list[str]]:
     """Return the names of all limits that the server or the code has, sorted."""
-    _, names = yield from limit_names(observer.keys, observer.now())
+    _, names = yield from list_names(observer)
     return sorted({*names, *observer.limits})
 
 
@@ -146,8 +140,7 @@ def read_stored(observer: Observer, refs: Sequence[LimitRef]) -> Plan[list[Limit
     wholes = [LimitRef(ref.name, None) for ref in refs if ref.key is not None]
     every = [*dict.fromkeys([*refs, *wholes])]
     found: dict[LimitRef, LimitStatus] = {}
-    for start in range(0, len(every), NAMES_OF_A_CALL):
-        batch = every[start : start + NAMES_OF_A_CALL]
+    for batch in batches(every, NAMES_OF_A_CALL):
         names, args = [keys.limits, keys.limits_with_keys], list[str]()
         for ref in batch:
             names += (keys.pause(ref), keys.pause_origin(ref), keys.paused_keys(ref.name))
@@ -278,8 +271,7 @@ def read_history(
     oldest = place_of(changes[-1].id) if len(changes) == most else (0, 0)
     newest = (inf, 0) if before is None else place_of(before)
     names, found, suffix = (yield from read_names(observer)), list[Change](), _suffix(observer)
-    for start in range(0, len(names), _TOTALS_OF_A_CALL):
-        batch = names[start : start + _TOTALS_OF_A_CALL]
+    for batch in batches(names, _TOTALS_OF_A_CALL):
         reads = [("HGET", f"{observer.keys.totals()}{name}", LAST_API_REFUSAL) for name in batch]
         _, packed = yield from read_keys(observer, *reads)
         refusals = zip(batch, packed, strict=True)

@@ -18,7 +18,7 @@ from celery_throttle.observe.observer import Observer, at_time_or_none
 from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.stored import list_keys, read_stored
 from celery_throttle.observe.values import Pause
-from celery_throttle.operations.lines import limit_names, waiting_queues
+from celery_throttle.operations.lines import list_names, waiting_queues
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.keys import FAN_OUT_NAME
 
@@ -124,7 +124,7 @@ def explain_task(observer: Observer, task_id: str, name_of: NameOf) -> Plan[Task
     if found.location != "unknown":
         return found
     # Its queue may have no worker yet. Most often a few lists of many tell which queue that is.
-    _, names = yield from limit_names(observer.keys, observer.now())
+    _, names = yield from list_names(observer)
     for most_lists in (_FEW_LISTS, sys.maxsize):
         queues, are_all = yield from waiting_queues(observer.keys, names, most_lists)
         if not {*queues} <= fleet.consumed.keys():
