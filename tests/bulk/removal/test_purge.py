@@ -100,9 +100,10 @@ def test_queues_of_rabbitmq(rabbitmq_url: str, redis_url: str, start_worker: Sta
     site.app.close()
 
 
-def test_without_a_limits_server_messages_are_discarded() -> None:
+@pytest.mark.parametrize("url", [None, "memory://"])
+def test_without_a_limits_server_messages_are_discarded(url: str | None) -> None:
     with Celery("shop", broker="memory://", set_as_current=False) as app:
-        throttle = Throttle(app, {"api": "1/h"})
+        throttle = Throttle(app, {"api": "1/h"}, url=url)
         throttle.purge()  # tests of one process share this broker
         app.send_task("call")
         assert throttle.purge() == 1
