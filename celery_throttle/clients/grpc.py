@@ -19,7 +19,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.models import GOOGLE
 from celery_throttle.clients.profiles.profile import Profile
-from celery_throttle.clients.wrapped import PassingItems
+from celery_throttle.clients.wrapped import AsyncPassingItems, PassingItems
 from celery_throttle.store.steps import arun_steps, run_steps
 
 #: The statuses of HTTP that stand for codes of gRPC (google/rpc/code.proto); 500 for others.
@@ -216,7 +216,7 @@ class _StreamExchange(_GrpcExchange):
         return _Sent(_Messages(call, first))
 
     def watch(self, response: _Sent, call: GuardedCall[_Sent]) -> bool:
-        response.call = _PassingMessages(response.call, call)
+        response.call = PassingItems(response.call, call)
         return True
 
 
@@ -236,15 +236,8 @@ class _AsyncStreamExchange(_StreamExchange):
         # A cancelled call is not read to its end.
         messages = response.call
         messages.add_done_callback(release_later(call, lambda: not messages.cancelled()))
-        return super().watch(response, call)
-
-
-class _PassingMessages(PassingItems):
-    def cancel(self) -> Any:
-        """Cancel the call, and end it."""
-        cancelled = self._items.cancel()
-        run_steps(self._call.finish())
-        return cancelled
+        response.call = AsyncPassingItems(messages, call)
+        return True
 
 
 class _Messages:

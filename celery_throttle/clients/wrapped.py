@@ -174,7 +174,8 @@ class _FunctionExchange(Exchange[_Outcome]):
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
         if isinstance(value, (Iterator, AsyncIterator)):
-            response.value = PassingItems(value, call)
+            kind = PassingItems if isinstance(value, Iterator) else AsyncPassingItems
+            response.value = kind(value, call)
             return True
         if response.error is None:
             call.read(value)
@@ -182,77 +183,92 @@ class _FunctionExchange(Exchange[_Outcome]):
 
 
 class PassingItems:
-    """An iterator, sync or async, whose items a call watches. Otherwise it is as it was."""
+    """An iterator whose items a call watches. Otherwise it is as it was."""
 
     def __init__(self, items: Any, call: GuardedCall[Any]) -> None:
         self._items = items
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._items, name)
+        member = getattr(self._items, name)
+        if name in {"send", "throw"}:  # of a generator
+            return partial(self._pass, member)
+        return partial(self._end, member) if name == "cancel" else member
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        return self._pass(self._items.__next__)
+
+    def _pass(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
-            item = next(self._items)
+            item = method(*args)
         except BaseException:
             run_steps(self._call.finish())
-            raise
-        self._call.read(item)
-        return item
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            item = await anext(self._items)
-        except BaseException:
-            await run_to_end(arun_steps(self._call.finish()))
             raise
         self._call.read(item)
         return item
 
     def close(self) -> Any:
-        """Close the iterator, and end the call."""
-        try:
-            closed = self._items.close()
-        except BaseException:
-            run_steps(self._call.finish())
-            raise
-        if isawaitable(closed):
-            return self._aclose(closed)
-        run_steps(self._call.finish())
-        return closed
-
-    async def aclose(self) -> None:
-        """Close the iterator, and end the call."""
-        await self._aclose(self._items.aclose())
-
-    async def _aclose(self, closing: Awaitable[Any]) -> None:
-        try:
-            await closing
-        finally:
-            await run_to_end(arun_steps(self._call.finish()))
+        """Close the iterator, if it can be closed, and end the call."""
+        return self._end(getattr(self._items, "close", lambda: None))
 
     def __enter__(self) -> Self:
         self._items.__enter__()
         return self
 
     def __exit__(self, *error: object) -> Any:
+        return self._end(self._items.__exit__, *error)
+
+    def _end(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
-            return self._items.__exit__(*error)
+            return method(*args)
         finally:
             run_steps(self._call.finish())
+
+
+class AsyncPassingItems:
+    """The asyncio twin of :class:`PassingItems`."""
+
+    def __init__(self, items: Any, call: GuardedCall[Any]) -> None:
+        self._items = items
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._items, name)
+        if name in {"asend", "athrow"}:  # of a generator
+            return partial(self._pass, member)
+        is_end = name == "aclose" or (name == "close" and iscoroutinefunction(member))
+        return partial(self._end, member) if is_end else member
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._pass(self._items.__anext__)
+
+    async def _pass(self, method: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        try:
+            item = await method(*args)
+        except BaseException:
+            await self._finish()
+            raise
+        self._call.read(item)
+        return item
 
     async def __aenter__(self) -> Self:
         await self._items.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> Any:
+        return await self._end(self._items.__aexit__, *error)
+
+    async def _end(self, method: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         try:
-            return await self._items.__aexit__(*error)
+            return await method(*args)
         finally:
-            await run_to_end(arun_steps(self._call.finish()))
+            await self._finish()
+
+    async def _finish(self) -> None:
+        await run_to_end(arun_steps(self._call.finish()))

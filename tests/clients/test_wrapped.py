@@ -1,0 +1,110 @@
+"""Iterators that wrapped functions return: as they were, and the call ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from celery_throttle import Limiter, wrap
+
+LIMITS = {"pool": "2 at once", "tokens": "1000/d burst 1000"}
+
+
+class EndError(Exception):
+    """Ends a generator."""
+
+
+def echo() -> Generator[str, str, str]:
+    """Yield what is sent, and "thrown" after a ValueError, until "last" is sent."""
+    item = "first"
+    while item != "last":
+        sent = "thrown"
+        with suppress(ValueError):
+            sent = yield item
+        item = sent
+    return "result"
+
+
+async def aecho() -> AsyncGenerator[str, str]:
+    item = "first"
+    while item != "last":
+        sent = "thrown"
+        with suppress(ValueError):
+            sent = yield item
+        item = sent
+
+
+def slots(limiter: Limiter) -> int:
+    return 2 - limiter["pool"].peek(0).remaining
+
+
+def tokens(limiter: Limiter) -> int:
+    return 1000 - limiter["tokens"].peek(0).remaining
+
+
+@pytest.mark.parametrize("error", [None, EndError()], ids=["send", "throw"])
+def test_a_generator_that_ends_by_send_or_throw_ends_its_call(
+    limiter: Limiter, error: EndError | None
+) -> None:
+    both = {"requests": limiter["pool"], "tokens": limiter["tokens"]}
+    items: Any = wrap(both, echo, cost={"tokens": 400}, usage=lambda item: {"tokens": len(item)})()
+    assert next(items) == "first"
+    assert items.send("longer text") == "longer text"
+    assert items.throw(ValueError()) == "thrown"
+    assert slots(limiter) == 1
+    if error is None:
+        with pytest.raises(StopIteration, match="result"):
+            items.send("last")
+    else:
+        with pytest.raises(EndError):
+            items.throw(error)
+    assert slots(limiter) == 0
+    assert tokens(limiter) == len("thrown")
+
+
+@pytest.mark.parametrize("error", [None, EndError()], ids=["asend", "athrow"])
+def test_an_async_generator_that_ends_by_asend_or_athrow_ends_its_call(
+    limiter: Limiter, error: EndError | None
+) -> None:
+    async def main() -> None:
+        items: Any = wrap(limiter["pool"], aecho)()
+        assert await anext(items) == "first"
+        assert await items.asend("second") == "second"
+        assert await items.athrow(ValueError()) == "thrown"
+        assert (await limiter["pool"].apeek(0)).remaining == 1
+        if error is None:
+            with pytest.raises(StopAsyncIteration):
+                await items.asend("last")
+        else:
+            with pytest.raises(EndError):
+                await items.athrow(error)
+        assert (await limiter["pool"].apeek(0)).remaining == 2
+        await limiter.store.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_generator_that_delegates_to_an_iterator_can_be_closed(limiter: Limiter) -> None:
+    def delegate() -> Generator[int, None, None]:
+        yield from wrap(limiter["pool"], lambda: iter([1, 2]))()
+
+    with closing(delegate()) as items:
+        assert next(items) == 1
+        assert slots(limiter) == 1
+    assert slots(limiter) == 0
+    items = delegate()
+    assert next(items) == 1
+    with pytest.raises(EndError):
+        items.throw(EndError())
+
+
+def test_an_iterator_is_of_its_own_kind_only(limiter: Limiter) -> None:
+    """Frameworks look at that, to know how to stream a response."""
+    kinds = (Iterator, AsyncIterator)
+    items, aitems = wrap(limiter["pool"], echo)(), wrap(limiter["pool"], aecho)()
+    assert [isinstance(items, kind) for kind in kinds] == [True, False]
+    assert [isinstance(aitems, kind) for kind in kinds] == [False, True]
