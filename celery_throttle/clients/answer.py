@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any
@@ -164,7 +165,8 @@ def _headers(value: Any) -> Any:
 def _body(error: BaseException, response: Any) -> Any:
     for source in (error, response):
         for name in _BODY_FIELDS:
-            found = getattr(source, name, None)
-            if found and isinstance(found, (str, bytes, Mapping, list)):
-                return found
+            with suppress(Exception):  # httpx raises for a body that nobody has read
+                found = getattr(source, name, None)
+                if found and isinstance(found, (str, bytes, Mapping, list)):
+                    return found
     return str(error)

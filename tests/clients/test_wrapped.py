@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import closing, suppress
 from typing import Any
 
+import httpx
 import pytest
 
 from celery_throttle import Limiter, wrap
+from celery_throttle.clients.profiles import OPENAI
 
 LIMITS = {"pool": "2 at once", "tokens": "1000/d burst 1000"}
 
@@ -100,6 +102,17 @@ def test_a_generator_that_delegates_to_an_iterator_can_be_closed(limiter: Limite
     assert next(items) == 1
     with pytest.raises(EndError):
         items.throw(EndError())
+
+
+def test_an_error_whose_body_was_not_read_reaches_the_caller(limiter: Limiter) -> None:
+    def send() -> None:
+        request = httpx.Request("GET", "http://host")
+        headers, content = {"retry-after": "7"}, iter([b"{}"])
+        httpx.Response(429, request=request, headers=headers, content=content).raise_for_status()
+
+    with pytest.raises(httpx.HTTPStatusError, match="429"):
+        wrap(limiter["tokens"], send, profile=OPENAI)()
+    assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7
 
 
 def test_an_iterator_is_of_its_own_kind_only(limiter: Limiter) -> None:
