@@ -21,8 +21,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
-from celery_throttle.limiter.leases import run_to_end
-from celery_throttle.store.steps import arun_steps
+from celery_throttle.store.steps import arun_steps, run_to_end
 
 
 class ThrottledMiddleware:

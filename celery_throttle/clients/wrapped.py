@@ -14,8 +14,7 @@ from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, 
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limiter.leases import run_to_end
-from celery_throttle.store.steps import arun_steps, run_steps
+from celery_throttle.store.steps import arun_steps, run_steps, run_to_end
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11

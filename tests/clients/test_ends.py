@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
+import warnings
 from math import inf, nan
 from typing import Any
 
@@ -136,3 +138,27 @@ def test_a_body_that_is_nested_too_deep_is_passed_on(
     with httpx.Client(transport=transport) as client:
         assert client.get(api.url).content == body
     assert used(limiter)[1] == 0
+
+
+def test_a_call_that_is_forgotten_with_its_loop_ends_without_an_error(
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+
+    async def send() -> None:
+        await asyncio.Event().wait()
+
+    call = wrap(limits(limiter), send, cost={"tokens": 400}, usage=lambda _: {})()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(call)
+    loop.run_until_complete(asyncio.sleep(0.3))
+    loop.run_until_complete(limiter.store.aclose())
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # of asyncio
+    del call, task
+    gc.collect()
+    assert [str(error.exc_value) for error in errors] == []

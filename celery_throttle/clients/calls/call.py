@@ -23,12 +23,12 @@ from celery_throttle.clients.calls.guard import CountedLimits, Guard
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
-from celery_throttle.limiter.leases import Slot, enter_step, exit_step, run_to_end
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, last_step
 
 logger = logging.getLogger(__name__)
 
@@ -295,10 +295,7 @@ class GuardedCall(Generic[R]):
         """
         settles = actual is not None and self.limits.has_estimates and self._acquired is not None
         if settles or self._slot is not None:
-            yield Step(
-                lambda: run_steps(self._settle(actual if settles else None)),
-                lambda: run_to_end(arun_steps(self._settle(actual if settles else None))),
-            )
+            yield last_step(lambda: self._settle(actual if settles else None))
 
     def _settle(self, actual: dict[str, Any] | None) -> Steps[None]:
         acquired, plans = self._acquired, self._limiter.plans

@@ -17,8 +17,7 @@ from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, 
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import ThrottleError
-from celery_throttle.limiter.leases import run_to_end
-from celery_throttle.store.steps import arun_steps, run_steps
+from celery_throttle.store.steps import arun_steps, run_steps, run_to_end
 
 
 class PassingBody:
