@@ -19,7 +19,11 @@ from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTran
 from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import Answer, Api
 
-LIMITS = {"tokens": "1000/d burst 1000", "pool": "2 at once"}
+LIMITS = {
+    "tokens": "1000/d burst 1000",
+    "pool": "2 at once",
+    "requests": "1000/d burst 10",
+}
 
 
 def used(limiter: Limiter) -> tuple[int, int]:
@@ -162,3 +166,11 @@ def test_a_call_that_is_forgotten_with_its_loop_ends_without_an_error(
     del call, task
     gc.collect()
     assert [str(error.exc_value) for error in errors] == []
+
+
+def test_units_that_the_usage_does_not_tell_stay_as_estimated(limiter: Limiter) -> None:
+    both = {"tokens": limiter["tokens"], "requests": limiter["requests"]}
+    cost = {"tokens": 400, "requests": 3}  # a batch
+    wrap(both, lambda: 150, cost=cost, usage=lambda tokens: {"tokens": tokens})()
+    assert limiter["tokens"].peek(0).remaining == 1000 - 150
+    assert limiter["requests"].peek(0).remaining == 10 - 3
