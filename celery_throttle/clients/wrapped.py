@@ -68,7 +68,7 @@ def wrap(
         retry_refused: How many times to call the function again after a refusal, with the same
             arguments. Each further call waits until the limits go on, and takes units again. In a
             task that a worker runs, the task joins its line instead, at most this many times in all
-            its runs. Default 0.
+            its runs. A refusal that an iterator raises is the caller's. Default 0.
         is_async: Whether the function returns awaitables. Default: whether it is a coroutine
             function, or wraps one. A call of any other function, such as a lambda, blocks until its
             limits allow it: with ``max_wait``, it raises
@@ -169,6 +169,9 @@ class _FunctionExchange(Exchange[_Outcome]):
             return ApiAnswer(None)  # it failed, and says no more
         return found
 
+    def read_error(self, error: Exception) -> ApiAnswer | None:
+        return self._read(error)
+
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
@@ -203,8 +206,8 @@ class PassingItems:
     def _pass(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
             item = method(*args)
-        except BaseException:
-            run_steps(self._call.finish())
+        except BaseException as error:
+            run_steps(self._call.finish(_failure(error)))
             raise
         self._call.read(item)
         return item
@@ -250,8 +253,8 @@ class AsyncPassingItems:
     async def _pass(self, method: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         try:
             item = await method(*args)
-        except BaseException:
-            await self._finish()
+        except BaseException as error:
+            await self._finish(_failure(error))
             raise
         self._call.read(item)
         return item
@@ -269,5 +272,11 @@ class AsyncPassingItems:
         finally:
             await self._finish()
 
-    async def _finish(self) -> None:
-        await run_to_end(arun_steps(self._call.finish()))
+    async def _finish(self, error: Exception | None = None) -> None:
+        await run_to_end(arun_steps(self._call.finish(error)))
+
+
+def _failure(error: BaseException) -> Exception | None:
+    """Return an error, unless it is the end of an iterator or of its caller."""
+    is_end = isinstance(error, (StopIteration, StopAsyncIteration))
+    return error if isinstance(error, Exception) and not is_end else None

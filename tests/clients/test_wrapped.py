@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -102,6 +102,41 @@ def test_a_generator_that_delegates_to_an_iterator_can_be_closed(limiter: Limite
     assert next(items) == 1
     with pytest.raises(EndError):
         items.throw(EndError())
+
+
+class RefusedError(Exception):
+    status_code = 429
+    headers: ClassVar = {"retry-after": "7"}
+
+
+def refused() -> Iterator[str]:
+    """A generator sends its request when its first item is wanted."""
+    yield from ()
+    raise RefusedError
+
+
+async def arefused() -> AsyncIterator[str]:
+    for item in refused():
+        yield item
+
+
+@pytest.mark.parametrize("items", [refused, arefused])
+def test_limits_learn_of_a_refusal_that_an_iterator_raises(limiter: Limiter, items: Any) -> None:
+    both = {"requests": limiter["pool"], "tokens": limiter["tokens"]}
+    call: Any = wrap(both, items, cost={"tokens": 400}, usage=lambda _: {})
+
+    async def read() -> None:
+        try:
+            await anext(call())
+        finally:
+            await limiter.store.aclose()
+
+    with pytest.raises(RefusedError):
+        asyncio.run(read()) if items is arefused else next(call())
+    assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7
+    limiter["tokens"].resume()
+    limiter["pool"].resume()
+    assert (slots(limiter), tokens(limiter)) == (0, 0)
 
 
 def test_an_error_whose_body_was_not_read_reaches_the_caller(limiter: Limiter) -> None:

@@ -64,6 +64,10 @@ class Exchange(ABC, Generic[R]):
     def read_body(self, response: R) -> Any:
         """Read the body of the response to its end; return it decoded, or None if there is none."""
 
+    def read_error(self, error: Exception) -> ApiAnswer | None:  # noqa: ARG002  # for others
+        """Return the answer that an error in place of a part of the body stands for, if any."""
+        return None
+
     def close(self, response: R) -> Any:
         """Drop the response, which nobody will read."""
 
@@ -242,25 +246,37 @@ class GuardedCall(Generic[R]):
         if self._body is not None:
             self._body.read(document)
 
-    def finish(self) -> Steps[None]:
-        """End the call once the body has passed, or its reader wants no more of it."""
+    def finish(self, error: Exception | None = None) -> Steps[None]:
+        """End the call once the body has passed, or its reader wants no more of it.
+
+        ``error``: what came in place of the rest of the body.
+        """
         body, self._body = self._body, None
         if body is None:
             return
-        units = body.end()
-        actual = self.limits.actual(units, self.requirement) if units else None
-        if actual is None and self.limits.has_estimates:
-            self.guard.log_unknown_usage(self.limits.names)
+        units, actual = body.end(), None
         try:
-            if self._answer is not None and self.guard.profile.reads_body(self._answer):
-                # Some APIs refuse with status 200: the body says so.
-                answer = self._answer.with_body(lambda: body.document)
-                reading = read(self.guard.profile, answer, time.time())
-                if reading.meaning is Meaning.REFUSAL:
-                    actual = self.limits.kept(self.guard.profile.refused_costs)
+            reading = self._late_reading(body, error)
+            if reading is not None and reading.meaning is Meaning.REFUSAL:
+                actual = self.limits.kept(self.guard.profile.refused_costs)
+            elif units:
+                actual = self.limits.actual(units, self.requirement)
+            elif self.limits.has_estimates:
+                self.guard.log_unknown_usage(self.limits.names)
+            if reading is not None:
                 yield from self._learn(reading)
         finally:
             yield from self._end(actual)
+
+    def _late_reading(self, body: WatchedBody, error: Exception | None) -> Reading | None:
+        """Return what the end of a body says about the limits; None if it says nothing."""
+        answer = None
+        if error is not None:
+            answer = self.exchange.read_error(error)
+        elif self._answer is not None and self.guard.profile.reads_body(self._answer):
+            # Some APIs refuse with status 200: the body says so.
+            answer = self._answer.with_body(lambda: body.document)
+        return None if answer is None else read(self.guard.profile, answer, time.time())
 
     def repeat(self, refusal: Reading) -> Steps[GuardedCall[R] | None]:
         """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
