@@ -204,4 +204,5 @@ def _address(url: str, timeout: float, **defaults: Any) -> Address:
     kinds = {redis.SSLConnection: "tls", redis.UnixDomainSocketConnection: "unix"}
     address = Address(kinds.get(connection, "tcp"), options)
     make_connection(address)  # raises errors in the options
+    address.host.encode("idna")  # as a socket does, which raises an error that is no OSError
     return address

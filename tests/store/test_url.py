@@ -126,6 +126,8 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("unix+sentinel://one/m", "must start with one of"),
         ("sentinel://one/0", r"must start with one of .*redis\+sentinel://"),
         ("rediss://host?ssl_cert_reqs=perhaps", "perhaps"),
+        ("redis://one..two", "label"),
+        (f"redis+cluster://one,{'x' * 64}", "label"),
         ("redis://host/abc", "its database 'abc' is not a number"),
         ("redis+sentinel://one/m/abc", "its database 'abc' is not a number"),
         ("redis://u:s3cret@host?sockt_timeout=2", "sockt_timeout"),
