@@ -215,6 +215,14 @@ class _StreamExchange(_GrpcExchange):
             return _Sent(call, call.code(), call.details(), call.trailing_metadata())
         return _Sent(_Messages(call, first))
 
+    def may_end_in_error(self, response: _Sent) -> bool:  # noqa: ARG002  # any stream may
+        return True
+
+    def read_error(self, error: Any) -> ApiAnswer | None:
+        if not isinstance(error, grpc.RpcError):
+            return None
+        return self.answer(_Sent(error, error.code(), error.details(), error.trailing_metadata()))
+
     def watch(self, response: _Sent, call: GuardedCall[_Sent]) -> bool:
         response.call = PassingItems(response.call, call)
         return True

@@ -169,6 +169,9 @@ class _FunctionExchange(Exchange[_Outcome]):
             return ApiAnswer(None)  # it failed, and says no more
         return found
 
+    def may_end_in_error(self, response: _Outcome) -> bool:
+        return isinstance(response.value, (Iterator, AsyncIterator))
+
     def read_error(self, error: Exception) -> ApiAnswer | None:
         return self._read(error)
 

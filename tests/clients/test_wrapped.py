@@ -121,9 +121,14 @@ async def arefused() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("items", [refused, arefused])
-def test_limits_learn_of_a_refusal_that_an_iterator_raises(limiter: Limiter, items: Any) -> None:
-    both = {"requests": limiter["pool"], "tokens": limiter["tokens"]}
-    call: Any = wrap(both, items, cost={"tokens": 400}, usage=lambda _: {})
+@pytest.mark.parametrize("settles", [True, False])
+def test_limits_learn_of_a_refusal_that_an_iterator_raises(
+    limiter: Limiter, items: Any, *, settles: bool
+) -> None:
+    call: Any = wrap(limiter["tokens"], items)
+    if settles:
+        both = {"requests": limiter["pool"], "tokens": limiter["tokens"]}
+        call = wrap(both, items, cost={"tokens": 400}, usage=lambda _: {})
 
     async def read() -> None:
         try:
@@ -136,7 +141,7 @@ def test_limits_learn_of_a_refusal_that_an_iterator_raises(limiter: Limiter, ite
     assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7
     limiter["tokens"].resume()
     limiter["pool"].resume()
-    assert (slots(limiter), tokens(limiter)) == (0, 0)
+    assert (slots(limiter), tokens(limiter)) == (0, 0 if settles else 1)
 
 
 def test_an_error_whose_body_was_not_read_reaches_the_caller(limiter: Limiter) -> None:

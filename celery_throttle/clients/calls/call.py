@@ -64,8 +64,12 @@ class Exchange(ABC, Generic[R]):
     def read_body(self, response: R) -> Any:
         """Read the body of the response to its end; return it decoded, or None if there is none."""
 
+    def may_end_in_error(self, response: R) -> bool:  # noqa: ARG002  # for others
+        """Whether a part of the body may be an error in its place; see :meth:`read_error`."""
+        return False
+
     def read_error(self, error: Exception) -> ApiAnswer | None:  # noqa: ARG002  # for others
-        """Return the answer that an error in place of a part of the body stands for, if any."""
+        """Return the answer that such an error stands for; None if it stands for none."""
         return None
 
     def close(self, response: R) -> Any:
@@ -227,7 +231,8 @@ class GuardedCall(Generic[R]):
             self._reads_body = self.limits.has_estimates or (
                 answer is not None and guard.profile.reads_body(answer)
             )
-            if not self._reads_body and self._slot is None:
+            waits = self._reads_body or self._slot is not None
+            if not waits and not self.exchange.may_end_in_error(response):
                 return  # nothing waits for the end of the body
             self._body = WatchedBody(headers, guard.usage)
             if not self.exchange.watch(response, self):
@@ -243,7 +248,7 @@ class GuardedCall(Generic[R]):
 
     def read(self, document: Any) -> None:
         """A part of the answer passes to its reader: a result, or one item of it."""
-        if self._body is not None:
+        if self._body is not None and self._reads_body:
             self._body.read(document)
 
     def finish(self, error: Exception | None = None) -> Steps[None]:
