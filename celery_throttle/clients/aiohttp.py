@@ -61,12 +61,7 @@ class ThrottledMiddleware:
         retry_refused: int = 0,
     ) -> None:
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:

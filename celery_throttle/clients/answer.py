@@ -40,9 +40,7 @@ class ApiAnswer:
 
     def with_body(self, read_body: Callable[[], Any]) -> ApiAnswer:
         """Return the same answer, with its body; see ``read_body``."""
-        answer = ApiAnswer(self.status, None, read_body)
-        answer.headers = self.headers
-        return answer
+        return ApiAnswer(self.status, self.headers, read_body)
 
     @property
     def has_body(self) -> bool:

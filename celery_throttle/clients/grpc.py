@@ -84,12 +84,7 @@ class ThrottledInterceptor(
         retry_refused: int = 0,
     ) -> None:
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
 
     def _call(self, exchange: type[_GrpcExchange], *args: Any) -> Any:

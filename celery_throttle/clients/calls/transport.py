@@ -145,12 +145,7 @@ class GuardedTransport:
         retry_refused: int = 0,
     ) -> None:
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
         self._transport = self._default_type() if transport is None else transport
 
