@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutinefunction, unwrap
@@ -170,7 +170,8 @@ class _FunctionExchange(Exchange[_Outcome]):
         return found
 
     def may_end_in_error(self, response: _Outcome) -> bool:
-        return isinstance(response.value, (Iterator, AsyncIterator))
+        # Others, such as files and streams of SDKs, stay as they are if nothing else waits.
+        return isinstance(response.value, (Generator, AsyncGenerator))
 
     def read_error(self, error: Exception) -> ApiAnswer | None:
         return self._read(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import closing, suppress
+from io import TextIOBase
 from typing import Any, ClassVar
 
 import httpx
@@ -142,6 +143,11 @@ def test_limits_learn_of_a_refusal_that_an_iterator_raises(
     limiter["tokens"].resume()
     limiter["pool"].resume()
     assert (slots(limiter), tokens(limiter)) == (0, 0 if settles else 1)
+
+
+def test_without_slots_and_estimates_an_iterator_stays_as_it_is(limiter: Limiter) -> None:
+    with wrap(limiter["tokens"], open)(__file__, encoding="utf-8") as file:
+        assert isinstance(file, TextIOBase)
 
 
 def test_an_error_whose_body_was_not_read_reaches_the_caller(limiter: Limiter) -> None:
