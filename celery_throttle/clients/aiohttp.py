@@ -21,8 +21,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
-from celery_throttle.limiter.leases import run_to_end
-from celery_throttle.store.steps import arun_steps
+from celery_throttle.store.steps import arun_steps, run_to_end
 
 
 class ThrottledMiddleware:
@@ -62,12 +61,7 @@ class ThrottledMiddleware:
         retry_refused: int = 0,
     ) -> None:
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any
@@ -39,9 +40,7 @@ class ApiAnswer:
 
     def with_body(self, read_body: Callable[[], Any]) -> ApiAnswer:
         """Return the same answer, with its body; see ``read_body``."""
-        answer = ApiAnswer(self.status, None, read_body)
-        answer.headers = self.headers
-        return answer
+        return ApiAnswer(self.status, self.headers, read_body)
 
     @property
     def has_body(self) -> bool:
@@ -164,7 +163,8 @@ def _headers(value: Any) -> Any:
 def _body(error: BaseException, response: Any) -> Any:
     for source in (error, response):
         for name in _BODY_FIELDS:
-            found = getattr(source, name, None)
-            if found and isinstance(found, (str, bytes, Mapping, list)):
-                return found
+            with suppress(Exception):  # httpx raises for a body that nobody has read
+                found = getattr(source, name, None)
+                if found and isinstance(found, (str, bytes, Mapping, list)):
+                    return found
     return str(error)

@@ -19,7 +19,7 @@ from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
 from celery_throttle.clients.profiles.models import GOOGLE
 from celery_throttle.clients.profiles.profile import Profile
-from celery_throttle.clients.wrapped import PassingItems
+from celery_throttle.clients.wrapped import AsyncPassingItems, PassingItems
 from celery_throttle.store.steps import arun_steps, run_steps
 
 #: The statuses of HTTP that stand for codes of gRPC (google/rpc/code.proto); 500 for others.
@@ -84,12 +84,7 @@ class ThrottledInterceptor(
         retry_refused: int = 0,
     ) -> None:
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
 
     def _call(self, exchange: type[_GrpcExchange], *args: Any) -> Any:
@@ -215,8 +210,16 @@ class _StreamExchange(_GrpcExchange):
             return _Sent(call, call.code(), call.details(), call.trailing_metadata())
         return _Sent(_Messages(call, first))
 
+    def may_end_in_error(self, response: _Sent) -> bool:  # noqa: ARG002  # any stream may
+        return True
+
+    def read_error(self, error: Any) -> ApiAnswer | None:
+        if not isinstance(error, grpc.RpcError):
+            return None
+        return self.answer(_Sent(error, error.code(), error.details(), error.trailing_metadata()))
+
     def watch(self, response: _Sent, call: GuardedCall[_Sent]) -> bool:
-        response.call = _PassingMessages(response.call, call)
+        response.call = PassingItems(response.call, call)
         return True
 
 
@@ -236,15 +239,8 @@ class _AsyncStreamExchange(_StreamExchange):
         # A cancelled call is not read to its end.
         messages = response.call
         messages.add_done_callback(release_later(call, lambda: not messages.cancelled()))
-        return super().watch(response, call)
-
-
-class _PassingMessages(PassingItems):
-    def cancel(self) -> Any:
-        """Cancel the call, and end it."""
-        cancelled = self._items.cancel()
-        run_steps(self._call.finish())
-        return cancelled
+        response.call = AsyncPassingItems(messages, call)
+        return True
 
 
 class _Messages:

@@ -53,9 +53,7 @@ class ThrottledTransport(SyncGuardedTransport, httpx.BaseTransport):
     """
 
     _body_type = _Body
-
-    def _make_default(self) -> httpx.HTTPTransport:
-        return httpx.HTTPTransport()
+    _default_type = httpx.HTTPTransport
 
 
 class AsyncThrottledTransport(AsyncGuardedTransport, httpx.AsyncBaseTransport):
@@ -72,6 +70,4 @@ class AsyncThrottledTransport(AsyncGuardedTransport, httpx.AsyncBaseTransport):
     """
 
     _body_type = _Body
-
-    def _make_default(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport()
+    _default_type = httpx.AsyncHTTPTransport

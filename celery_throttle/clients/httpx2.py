@@ -29,9 +29,7 @@ class ThrottledTransport(SyncGuardedTransport, httpx2.BaseTransport):
     """
 
     _body_type = _Body
-
-    def _make_default(self) -> httpx2.HTTPTransport:
-        return httpx2.HTTPTransport()
+    _default_type = httpx2.HTTPTransport
 
 
 class AsyncThrottledTransport(AsyncGuardedTransport, httpx2.AsyncBaseTransport):
@@ -48,6 +46,4 @@ class AsyncThrottledTransport(AsyncGuardedTransport, httpx2.AsyncBaseTransport):
     """
 
     _body_type = _Body
-
-    def _make_default(self) -> httpx2.AsyncHTTPTransport:
-        return httpx2.AsyncHTTPTransport()
+    _default_type = httpx2.AsyncHTTPTransport

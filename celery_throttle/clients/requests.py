@@ -56,12 +56,7 @@ class ThrottledAdapter(BaseAdapter):
     ) -> None:
         super().__init__()
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
         self._adapter = HTTPAdapter() if adapter is None else adapter
 

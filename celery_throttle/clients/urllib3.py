@@ -90,7 +90,10 @@ def _make_request(
     request = Urllib3Request(method, pool.host, path, options.get("headers"), options.get("body"))
     is_streamed = not options.get("preload_content", True)
     exchange = _Urllib3Exchange(request, partial(send, *args, **options), is_streamed)
-    return run_steps(call_steps(guard, exchange, request))
+    response = run_steps(call_steps(guard, exchange, request))
+    if exchange.kept is not None:
+        pool._put_conn(exchange.kept)  # noqa: SLF001  # likewise
+    return response
 
 
 class _Urllib3Exchange(Exchange[Any]):
@@ -103,8 +106,15 @@ class _Urllib3Exchange(Exchange[Any]):
         is_streamed: bool,  # noqa: FBT001
     ) -> None:
         self.request = request
-        self.send = send
+        self._send = send
         self._is_streamed = is_streamed
+        #: The connection of a streamed response that was read: it may send the request again, and
+        #: serves nobody else until then.
+        self.kept: Any = None
+
+    def send(self) -> Any:
+        self.kept = None
+        return self._send()
 
     def is_repeatable(self) -> bool:
         return self.request.body is None or isinstance(self.request.body, (bytes, str))
@@ -116,6 +126,8 @@ class _Urllib3Exchange(Exchange[Any]):
         return ApiAnswer(response.status, response.headers)
 
     def read_body(self, response: Any) -> Any:
+        # The end of the body would give it to the pool.
+        self.kept, response._connection = response._connection, None  # noqa: SLF001  # likewise
         body = response.data
         if self._is_streamed:  # its reader finds the body as if nobody had read it
             unread = urllib3.HTTPResponse(BytesIO(body), preload_content=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutinefunction, unwrap
@@ -14,8 +14,7 @@ from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, 
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.limiter.leases import run_to_end
-from celery_throttle.store.steps import arun_steps, run_steps
+from celery_throttle.store.steps import arun_steps, run_steps, run_to_end
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -69,7 +68,7 @@ def wrap(
         retry_refused: How many times to call the function again after a refusal, with the same
             arguments. Each further call waits until the limits go on, and takes units again. In a
             task that a worker runs, the task joins its line instead, at most this many times in all
-            its runs. Default 0.
+            its runs. A refusal that an iterator raises is the caller's. Default 0.
         is_async: Whether the function returns awaitables. Default: whether it is a coroutine
             function, or wraps one. A call of any other function, such as a lambda, blocks until its
             limits allow it: with ``max_wait``, it raises
@@ -170,11 +169,19 @@ class _FunctionExchange(Exchange[_Outcome]):
             return ApiAnswer(None)  # it failed, and says no more
         return found
 
+    def may_end_in_error(self, response: _Outcome) -> bool:
+        # Others, such as files and streams of SDKs, stay as they are if nothing else waits.
+        return isinstance(response.value, (Generator, AsyncGenerator))
+
+    def read_error(self, error: Exception) -> ApiAnswer | None:
+        return self._read(error)
+
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
         if isinstance(value, (Iterator, AsyncIterator)):
-            response.value = PassingItems(value, call)
+            kind = PassingItems if isinstance(value, Iterator) else AsyncPassingItems
+            response.value = kind(value, call)
             return True
         if response.error is None:
             call.read(value)
@@ -182,77 +189,98 @@ class _FunctionExchange(Exchange[_Outcome]):
 
 
 class PassingItems:
-    """An iterator, sync or async, whose items a call watches. Otherwise it is as it was."""
+    """An iterator whose items a call watches. Otherwise it is as it was."""
 
     def __init__(self, items: Any, call: GuardedCall[Any]) -> None:
         self._items = items
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._items, name)
+        member = getattr(self._items, name)
+        if name in {"send", "throw"}:  # of a generator
+            return partial(self._pass, member)
+        return partial(self._end, member) if name == "cancel" else member
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        try:
-            item = next(self._items)
-        except BaseException:
-            run_steps(self._call.finish())
-            raise
-        self._call.read(item)
-        return item
+        return self._pass(self._items.__next__)
 
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
+    def _pass(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
-            item = await anext(self._items)
-        except BaseException:
-            await run_to_end(arun_steps(self._call.finish()))
+            item = method(*args)
+        except BaseException as error:
+            run_steps(self._call.finish(_failure(error)))
             raise
         self._call.read(item)
         return item
 
     def close(self) -> Any:
-        """Close the iterator, and end the call."""
-        try:
-            closed = self._items.close()
-        except BaseException:
-            run_steps(self._call.finish())
-            raise
-        if isawaitable(closed):
-            return self._aclose(closed)
-        run_steps(self._call.finish())
-        return closed
-
-    async def aclose(self) -> None:
-        """Close the iterator, and end the call."""
-        await self._aclose(self._items.aclose())
-
-    async def _aclose(self, closing: Awaitable[Any]) -> None:
-        try:
-            await closing
-        finally:
-            await run_to_end(arun_steps(self._call.finish()))
+        """Close the iterator, if it can be closed, and end the call."""
+        return self._end(getattr(self._items, "close", lambda: None))
 
     def __enter__(self) -> Self:
         self._items.__enter__()
         return self
 
     def __exit__(self, *error: object) -> Any:
+        return self._end(self._items.__exit__, *error)
+
+    def _end(self, method: Callable[..., Any], *args: Any) -> Any:
         try:
-            return self._items.__exit__(*error)
+            return method(*args)
         finally:
             run_steps(self._call.finish())
+
+
+class AsyncPassingItems:
+    """The asyncio twin of :class:`PassingItems`."""
+
+    def __init__(self, items: Any, call: GuardedCall[Any]) -> None:
+        self._items = items
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._items, name)
+        if name in {"asend", "athrow"}:  # of a generator
+            return partial(self._pass, member)
+        is_end = name == "aclose" or (name == "close" and iscoroutinefunction(member))
+        return partial(self._end, member) if is_end else member
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._pass(self._items.__anext__)
+
+    async def _pass(self, method: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        try:
+            item = await method(*args)
+        except BaseException as error:
+            await self._finish(_failure(error))
+            raise
+        self._call.read(item)
+        return item
 
     async def __aenter__(self) -> Self:
         await self._items.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> Any:
+        return await self._end(self._items.__aexit__, *error)
+
+    async def _end(self, method: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         try:
-            return await self._items.__aexit__(*error)
+            return await method(*args)
         finally:
-            await run_to_end(arun_steps(self._call.finish()))
+            await self._finish()
+
+    async def _finish(self, error: Exception | None = None) -> None:
+        await run_to_end(arun_steps(self._call.finish(error)))
+
+
+def _failure(error: BaseException) -> Exception | None:
+    """Return an error, unless it is the end of an iterator or of its caller."""
+    is_end = isinstance(error, (StopIteration, StopAsyncIteration))
+    return error if isinstance(error, Exception) and not is_end else None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from celery_throttle.errors import (
@@ -27,14 +25,12 @@ from celery_throttle.limits.limit import MAX_LEASE_SECONDS
 from celery_throttle.limits.requirement import Costs, Requirement
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.steps import Step
+from celery_throttle.store.steps import Step, Steps, arun_steps, last_step, run_steps, run_to_end
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Reservation:
@@ -203,58 +199,35 @@ class Slot:
             requirement = self._requirement if acquisition is None else acquisition.requirement
             yield from self._limiter.plans.release(requirement.refs, holder)
 
-    def _check_free(self) -> None:
+    def _enter(self) -> Steps[Decision]:
         if self._holder:
             raise ThrottleError("this slot is already held: make one for each 'with'")
-
-    def __enter__(self) -> Decision:
-        self._check_free()
         try:
-            return self._limiter.run_plan(self._acquire())
+            return (yield from self._limiter.plan_steps(self._acquire()))
         except BaseException:
             # If only the reply was lost, the slot was taken all the same.
             if self._holder:
                 with suppress(StoreError):
-                    self._limiter.run_plan(self._release())
+                    yield from self._exit()
             raise
+
+    def _exit(self) -> Steps[None]:
+        yield last_step(lambda: self._limiter.plan_steps(self._release()))
+
+    def __enter__(self) -> Decision:
+        return run_steps(self._enter())
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         # An error in the body takes precedence; the lease runs out in any case.
         with suppress(StoreError) if error else nullcontext():
-            self._limiter.run_plan(self._release())
+            run_steps(self._exit())
 
     async def __aenter__(self) -> Decision:
-        self._check_free()
-        try:
-            return await self._limiter.arun_plan(self._acquire())
-        except GeneratorExit:  # the event loop has ended
-            raise
-        except BaseException:
-            if self._holder:
-                with suppress(StoreError):
-                    await run_to_end(self._limiter.arun_plan(self._release()))
-            raise
+        return await arun_steps(self._enter())
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with suppress(StoreError) if error else nullcontext():
-            await run_to_end(self._limiter.arun_plan(self._release()))
-
-
-async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine to its end, even if the caller is cancelled meanwhile, however often."""
-    task, cancelled = asyncio.ensure_future(work), None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:  # noqa: PERF203  # one for each cancellation
-            cancelled = error
-        except BaseException:
-            if not task.done():  # this coroutine is being closed, as when its loop ends
-                raise
-            break  # the task's own error, raised below
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
+            await arun_steps(self._exit())
 
 
 def enter_step(slot: Slot) -> Step:

@@ -164,8 +164,6 @@ class AcquirePlans(PlanContext):
     def _await_start(self, taken: Acquisition) -> Plan[None]:
         try:
             yield Sleep(taken.decision.delay)
-        except GeneratorExit:  # nobody would carry out the call: the event loop has ended
-            raise
         except BaseException:  # cancelled, or ended by the handler of a signal
             with suppress(ThrottleError):
                 yield from self.settle(taken, 0)

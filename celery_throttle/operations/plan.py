@@ -78,8 +78,6 @@ def translate(plan: Plan[T], step_of: Callable[[Action], S]) -> Generator[S, Any
         resume = plan.send
         try:
             result = yield step_of(action)
-        except GeneratorExit:  # nobody carries out its steps any more
-            raise
         except BaseException as error:  # noqa: BLE001  # the plan decides
             resume, result = plan.throw, error
 

@@ -68,7 +68,7 @@ class AsyncConnection(asyncio.Protocol):
         self._last_used = time.monotonic()
         self._is_closing = False
         self._ended = asyncio.Event()
-        self._seconds_per_tick = address.options["socket_timeout"] / _TICKS
+        self._seconds_per_tick = address.timeout / _TICKS
         self._silent_ticks = 0  # since the last data, or the first command without a reply
         self._tick_handle: asyncio.TimerHandle | None = None
         # Remove them from redis-py, which would close them with its connection. The writer would

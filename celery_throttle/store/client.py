@@ -63,7 +63,6 @@ class Store:
         servers = read_url(url, timeout)
         self.url = safe_url(url)  #: without secrets
         self._prefix = prefix
-        self._timeout = timeout
         if is_cluster_url(url) and not has_hash_tag(prefix):
             raise ConfigurationError(f"{self.url} is a cluster: {_hash_tag_error(prefix)}")
         shared = None if beside is None else beside.connections
@@ -145,8 +144,8 @@ class Store:
             StoreError: fewer replicas confirmed them within half the timeout.
             StoreUnavailableError: see :meth:`run`.
         """
-        wait = pack_command("WAIT", replicas, max(1, round(self._timeout * 500)))
         connection = self.connections.take()
+        wait = pack_command("WAIT", replicas, round(connection.address.timeout * 500))
         # WAIT covers the writes up to the last command of its own connection.
         confirmed = run_steps(self._send(connection, _PING, wait))
         self.connections.put(connection)
@@ -220,7 +219,7 @@ class Store:
         All of these errors are replied before the call is executed, so it may be sent again.
         """
         seen: set[str] = set()
-        pauses = waits(self._timeout)
+        pauses = waits(connection.address.timeout)
         while isinstance(reply, hiredis.ReplyError):
             error = ErrorReply(str(reply))
             moves = self._report(connection, error)

@@ -76,6 +76,11 @@ class Address:
         """The host; ``localhost`` for a Unix socket."""
         return str(self.options.get("host", "localhost"))
 
+    @property
+    def timeout(self) -> float:
+        """Seconds for each reply."""
+        return float(self.options["socket_timeout"])
+
     def __str__(self) -> str:
         path = self.options.get("path")
         return str(path or f"{self.host}:{self.options.get('port', 6379)}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
@@ -55,6 +56,9 @@ def run_steps(steps: Steps[T]) -> T:
 async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> T:
     """Carry out steps in an event loop and return their result.
 
+    If the coroutine is closed, as when its loop has ended, the current step is cancelled, and so is
+    each step by which the steps would end.
+
     ``pending``: the result of the current step, if the steps have begun.
     """
     try:
@@ -64,7 +68,12 @@ async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> 
                 result = action()
                 if isawaitable(result):
                     result = await result
-            except BaseException as error:  # noqa: BLE001, PERF203  # the steps handle it
+            except GeneratorExit:  # noqa: PERF203  # one for each coroutine
+                with suppress(StopIteration, asyncio.CancelledError):
+                    while True:
+                        steps.throw(asyncio.CancelledError())
+                raise
+            except BaseException as error:  # noqa: BLE001  # the steps handle it
                 action = steps.throw(error).arun
             else:
                 action = steps.send(result).arun
@@ -79,6 +88,28 @@ def waits(seconds: float) -> Iterator[float]:
         yield min(wait, seconds)
         seconds -= wait
         wait = min(2 * wait, _LONGEST_WAIT)
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine to its end, even if the caller is cancelled meanwhile, however often."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:  # noqa: PERF203  # one for each cancellation
+            cancelled = error
+        except BaseException:
+            if not task.done():  # this coroutine is being closed, as when its loop ends
+                raise
+            break  # the task's own error, raised below
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+def last_step(make: Callable[[], Steps[Any]]) -> Step:
+    """Return the step that carries out steps to their end, even if its caller is cancelled."""
+    return Step(lambda: run_steps(make()), lambda: run_to_end(arun_steps(make())))
 
 
 def sleep_step(seconds: float) -> Step:

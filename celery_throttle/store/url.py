@@ -128,6 +128,10 @@ def _read(url: str, timeout: float) -> Servers:
     scheme, _, kind = scheme.replace("valkey", "redis").partition("+")
     authority, _, query = rest.partition("?")
     user, at, authority = authority.rpartition("@")
+    ends_early = "#" in user or ("/" in user and not rest.startswith("/"))
+    if ends_early or "@" in query.partition("=")[0]:
+        # redis-py would take the beginning of the password for a host and a port.
+        raise ValueError
     hosts, _, path = authority.partition("/")
     if scheme != "unix":
         _check_ports(url, hosts)
@@ -200,4 +204,5 @@ def _address(url: str, timeout: float, **defaults: Any) -> Address:
     kinds = {redis.SSLConnection: "tls", redis.UnixDomainSocketConnection: "unix"}
     address = Address(kinds.get(connection, "tcp"), options)
     make_connection(address)  # raises errors in the options
+    address.host.encode("idna")  # as a socket does, which raises an error that is no OSError
     return address

@@ -17,7 +17,7 @@ import pytest
 import requests
 import urllib3
 
-from celery_throttle import throttled, wrap
+from celery_throttle import Limiter, throttled, wrap
 from celery_throttle.clients import httpx2 as by_httpx2
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
 from celery_throttle.clients.calls.guard import GuardedLimits
@@ -99,6 +99,9 @@ class Body(NamedTuple):
 
 class Client:
     """A guarded client; ``get`` returns status and body."""
+
+    #: That of a limit which is a function of the request.
+    limiter: Limiter | None = None
 
     def __init__(self, url: str, limit: GuardedLimits, **options: Any) -> None:
         self._url = url
@@ -208,6 +211,8 @@ class Looped(Client):
         self.do(self._closed())
         self.do(others_done())
         self.do(stores_closed(self._limit))
+        if self.limiter is not None:
+            self.do(self.limiter.store.aclose())
         self._loop.close()
 
 

@@ -24,6 +24,8 @@ def make(request: pytest.FixtureRequest, api: Api) -> Iterator[Make]:
 
     def make(limit: Any, **options: Any) -> Client:
         made.append(request.param(api.url, limit, **options))
+        if "limiter" in request.fixturenames:
+            made[-1].limiter = request.getfixturevalue("limiter")
         return made[-1]
 
     yield make

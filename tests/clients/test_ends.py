@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
+import warnings
 from math import inf, nan
 from typing import Any
 
@@ -17,7 +19,11 @@ from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTran
 from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import Answer, Api
 
-LIMITS = {"tokens": "1000/d burst 1000", "pool": "2 at once"}
+LIMITS = {
+    "tokens": "1000/d burst 1000",
+    "pool": "2 at once",
+    "requests": "1000/d burst 10",
+}
 
 
 def used(limiter: Limiter) -> tuple[int, int]:
@@ -136,3 +142,35 @@ def test_a_body_that_is_nested_too_deep_is_passed_on(
     with httpx.Client(transport=transport) as client:
         assert client.get(api.url).content == body
     assert used(limiter)[1] == 0
+
+
+def test_a_call_that_is_forgotten_with_its_loop_ends_without_an_error(
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+
+    async def send() -> None:
+        await asyncio.Event().wait()
+
+    call = wrap(limits(limiter), send, cost={"tokens": 400}, usage=lambda _: {})()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(call)
+    loop.run_until_complete(asyncio.sleep(0.3))
+    loop.run_until_complete(limiter.store.aclose())
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # of asyncio
+    del call, task
+    gc.collect()
+    assert [str(error.exc_value) for error in errors] == []
+
+
+def test_units_that_the_usage_does_not_tell_stay_as_estimated(limiter: Limiter) -> None:
+    both = {"tokens": limiter["tokens"], "requests": limiter["requests"]}
+    cost = {"tokens": 400, "requests": 3}  # a batch
+    wrap(both, lambda: 150, cost=cost, usage=lambda tokens: {"tokens": tokens})()
+    assert limiter["tokens"].peek(0).remaining == 1000 - 150
+    assert limiter["requests"].peek(0).remaining == 10 - 3

@@ -85,6 +85,7 @@ def test_a_wrapped_method_waits_and_its_loop_does_not(
             ticks += 1
         await calls
         assert time.monotonic() - began >= (CALLS - 1) / 50
+        await create.__self__._client.close()
         await limiter.store.aclose()
         return ticks
 
@@ -101,6 +102,7 @@ def test_a_function_that_hides_an_awaitable_must_say_so(
         with pytest.raises(BlockingWaitError, match="is_async=True for wrap"):
             wrap(limiter["requests"], lambda: create(**arguments), max_wait=60)()
         assert await wrap(limiter["requests"], lambda: create(**arguments))()  # without a wait
+        await create.__self__._client.close()
 
     asyncio.run(main())
     assert len(api.requests) == 1

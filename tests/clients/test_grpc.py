@@ -28,6 +28,8 @@ class Api:
     def __init__(self) -> None:
         self.refusals: list[tuple[grpc.StatusCode, list[tuple[str, bytes]]]] = []
         self.calls = 0
+        #: Ends streams, after their first message.
+        self.end: tuple[grpc.StatusCode, list[tuple[str, bytes]]] | None = None
         self._server = grpc.server(ThreadPoolExecutor(4))
         encode = {
             "request_deserializer": StringValue.FromString,
@@ -58,6 +60,8 @@ class Api:
         for _ in range(3):
             yield self._answer(request, context)
             self.calls -= 1
+            if self.end is not None:
+                self.refusals.append(self.end)
         self.calls += 1
 
 
@@ -192,6 +196,25 @@ def test_a_stream_holds_a_slot_until_its_end(api: Api, limiter: Limiter) -> None
     stream = call(StringValue(value="1"))
     stream.cancel()
     list(call(StringValue(value="1")))
+
+
+@pytest.mark.parametrize("name", ["calls", "pool"])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_refusal_that_ends_a_stream_pauses_for_its_time(
+    make: Any, api: Api, limiter: Limiter, name: str, *, is_async: bool
+) -> None:
+    api.end = grpc.StatusCode.RESOURCE_EXHAUSTED, retry_info(30, "alone")
+    interceptors = throttled_interceptors(limiter[name])
+
+    async def read() -> None:
+        async with grpc.aio.insecure_channel(api.address, interceptors=interceptors) as channel:
+            _ = [each async for each in call_of(channel, "stream")(StringValue(value="12"))]
+
+    with pytest.raises(grpc.RpcError) as caught:
+        await read() if is_async else make(limiter[name], "stream")()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert 29 < ((await limiter[name].apeek()).retry_after or 0) <= 30
+    await limiter.store.aclose()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib import import_module
+from math import inf, nan
 from pkgutil import iter_modules
 from typing import Any
 
@@ -336,6 +337,27 @@ def test_the_state_of_a_quantity(
 ) -> None:
     found = reading(profile, 200, headers, body)
     assert found.quotas == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reset"),
+    [
+        ("maximumAvailable", inf, None),
+        ("currentlyAvailable", inf, None),
+        ("currentlyAvailable", nan, None),
+        ("currentlyAvailable", 10**400, None),
+        ("requestedQueryCost", inf, None),
+        ("requestedQueryCost", 1e9, 3600.0),
+        ("restoreRate", 1e-9, 3600.0),
+    ],
+)
+def test_odd_numbers_in_a_body_raise_nothing(field: str, value: float, reset: float | None) -> None:
+    state: dict[str, Any] = {"maximumAvailable": 9, "currentlyAvailable": 51, "restoreRate": 100}
+    cost: dict[str, Any] = {"requestedQueryCost": 101, "throttleStatus": state}
+    (cost if field in cost else state)[field] = value
+    body = json.dumps({"extensions": {"cost": cost}})
+    quota = read(SHOPIFY, ApiAnswer(200, {}, lambda: body), NOW).quota("points")
+    assert (quota and quota.reset_after) == reset
 
 
 def test_units_that_come_back_one_by_one_stop_nobody_until_all_are_back() -> None:

@@ -165,6 +165,7 @@ def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
             pass
         with pytest.raises(Throttled):
             await chat(client, 100, 9_900)
+        await client.close()
         await limiter.store.aclose()
 
     asyncio.run(calls())
@@ -199,6 +200,7 @@ def test_a_subclass_for_asyncio_may_have_any_name(openai_api: OpenAI, limiter: L
         )
         with pytest.raises(Throttled):
             await chat(client, 100, 9_000)
+        await client.close()
         await limiter.store.aclose()
 
     limiter["tokens"].acquire(9_000)
@@ -340,6 +342,7 @@ def test_anthropic_with_asyncio(anthropic_api: Anthropic, limiter: Limiter) -> N
         limiter["input"].pause(60)
         with pytest.raises(Throttled):
             await talk(client)
+        await client.close()
         await limiter.store.aclose()
 
     asyncio.run(calls())
@@ -424,11 +427,13 @@ def test_a_call_that_is_cancelled_costs_a_request_only(
 
     async def cancelled() -> None:
         plain = openai.AsyncOpenAI(api_key="x", base_url=f"{openai_api.url}/v1")
-        call = asyncio.ensure_future(chat(throttled(plain, of_openai(limiter))))
+        client = throttled(plain, of_openai(limiter))
+        call = asyncio.ensure_future(chat(client))
         assert await asyncio.to_thread(sent.wait, 30)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        await client.close()
         await limiter.store.aclose()
 
     asyncio.run(cancelled())

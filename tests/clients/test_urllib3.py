@@ -79,6 +79,35 @@ def test_a_connection_that_was_not_allowed_is_not_lost(api: Api, limiter: Limite
     assert len(api.paths) == 5
 
 
+def refusal() -> Answer:
+    return Answer(429, {"Retry-After": "0.05"}, b"refused")
+
+
+def test_a_connection_serves_nobody_else_until_it_has_sent_a_streamed_request_again(
+    api: Api, limiter: Limiter
+) -> None:
+    api.answers = [refusal(), refusal(), Answer(body=b"at last")]
+    manager = throttled(urllib3.PoolManager(maxsize=1, block=True), limiter["api"])
+    pool = manager.connection_from_url(api.url)
+    answer = manager.request("GET", api.url, preload_content=False)
+    with pytest.raises(urllib3.exceptions.EmptyPoolError):
+        pool.request("GET", "/", pool_timeout=0.01)
+    assert (answer.status, answer.read()) == (200, b"at last")
+    assert pool.request("GET", "/", pool_timeout=1).status == 200
+    assert pool.num_connections == 1
+
+
+def test_a_refusal_that_is_not_repeated_is_read_and_gives_its_connection_back(
+    api: Api, limiter: Limiter
+) -> None:
+    api.answers = [refusal()]
+    plain = urllib3.PoolManager(maxsize=1, block=True)
+    manager = throttled(plain, limiter["api"], retry_refused=0, max_wait=1)
+    answer = manager.request("GET", api.url, preload_content=False)
+    assert manager.request("GET", api.url, pool_timeout=1).status == 200
+    assert (answer.status, answer.read()) == (429, b"refused")
+
+
 def test_a_request_that_is_shown_has_no_secrets() -> None:
     request = Urllib3Request("GET", "host", "/", {"authorization": "s3cret"}, b"s3cret")
     assert repr(request) == "Urllib3Request(method='GET', host='host', path='/')"

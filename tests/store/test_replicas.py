@@ -76,3 +76,11 @@ def test_tasks_stay_at_the_broker_until_replicas_have_them(
 def waiting(server: Server) -> int:
     with redis.Redis.from_url(server.url) as client:
         return sum(client.hlen(key) for key in client.keys("*:messages:*"))
+
+
+def test_replicas_have_half_the_timeout_of_the_url(redis_url: str) -> None:
+    limiter = Limiter(f"{redis_url}?socket_timeout=0.2", timeout=5)
+    with pytest.raises(StoreError, match="only 0 of 1 replicas"):
+        limiter.store.confirm(1)
+    assert not limiter.store.breaker.is_open
+    limiter.store.close()

@@ -32,6 +32,7 @@ def node(url: str) -> Address:
         ("valkeys://:p@[::1]:1", "tls", {"host": "::1", "port": 1, "password": "p"}),
         ("unix:///run/a.sock?db=2", "unix", {"path": "/run/a.sock", "db": 2}),
         ("unix://u:p@/run/a.sock", "unix", {"username": "u", "password": "p"}),
+        ("unix:///run/a@b.sock", "unix", {"path": "/run/a@b.sock"}),
     ],
 )
 def test_one_server(url: str, kind: str, expected: dict[str, Any]) -> None:
@@ -125,6 +126,8 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("unix+sentinel://one/m", "must start with one of"),
         ("sentinel://one/0", r"must start with one of .*redis\+sentinel://"),
         ("rediss://host?ssl_cert_reqs=perhaps", "perhaps"),
+        ("redis://one..two", "label"),
+        (f"redis+cluster://one,{'x' * 64}", "label"),
         ("redis://host/abc", "its database 'abc' is not a number"),
         ("redis+sentinel://one/m/abc", "its database 'abc' is not a number"),
         ("redis://u:s3cret@host?sockt_timeout=2", "sockt_timeout"),
@@ -134,6 +137,13 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("redis://u:s3cret@host?socket_timeout=inf", "socket_timeout is inf"),
         ("redis://u:s3?cret=1@host", "percent-encoded"),
         ("redis://u:x/s3?cret=1@host", "percent-encoded"),
+        # Of these, urllib takes a part of the password for the port of another host.
+        ("redis://:12/s3cret@host:6379/0", "percent-encoded"),
+        ("redis://:12#s3cret@host:6379/0", "percent-encoded"),
+        ("redis://:12?s3cret@host:6379/0", "percent-encoded"),
+        ("rediss+cluster://:12/s3cret@host", "percent-encoded"),
+        ("redis+sentinel://:12#s3cret@host/m", "percent-encoded"),
+        ("unix://u:s3/cret@/run/redis.sock", "percent-encoded"),
     ],
 )
 def test_what_cannot_be_used(url: str, why: str) -> None:

@@ -23,12 +23,12 @@ from celery_throttle.clients.calls.guard import CountedLimits, Guard
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
-from celery_throttle.limiter.leases import Slot, enter_step, exit_step, run_to_end
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, last_step
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,14 @@ class Exchange(ABC, Generic[R]):
 
     def read_body(self, response: R) -> Any:
         """Read the body of the response to its end; return it decoded, or None if there is none."""
+
+    def may_end_in_error(self, response: R) -> bool:  # noqa: ARG002  # for others
+        """Whether a part of the body may be an error in its place; see :meth:`read_error`."""
+        return False
+
+    def read_error(self, error: Exception) -> ApiAnswer | None:  # noqa: ARG002  # for others
+        """Return the answer that such an error stands for; None if it stands for none."""
+        return None
 
     def close(self, response: R) -> Any:
         """Drop the response, which nobody will read."""
@@ -223,7 +231,8 @@ class GuardedCall(Generic[R]):
             self._reads_body = self.limits.has_estimates or (
                 answer is not None and guard.profile.reads_body(answer)
             )
-            if not self._reads_body and self._slot is None:
+            waits = self._reads_body or self._slot is not None
+            if not waits and not self.exchange.may_end_in_error(response):
                 return  # nothing waits for the end of the body
             self._body = WatchedBody(headers, guard.usage)
             if not self.exchange.watch(response, self):
@@ -239,28 +248,40 @@ class GuardedCall(Generic[R]):
 
     def read(self, document: Any) -> None:
         """A part of the answer passes to its reader: a result, or one item of it."""
-        if self._body is not None:
+        if self._body is not None and self._reads_body:
             self._body.read(document)
 
-    def finish(self) -> Steps[None]:
-        """End the call once the body has passed, or its reader wants no more of it."""
+    def finish(self, error: Exception | None = None) -> Steps[None]:
+        """End the call once the body has passed, or its reader wants no more of it.
+
+        ``error``: what came in place of the rest of the body.
+        """
         body, self._body = self._body, None
         if body is None:
             return
-        units = body.end()
-        actual = self.limits.actual(units, self.requirement) if units else None
-        if actual is None and self.limits.has_estimates:
-            self.guard.log_unknown_usage(self.limits.names)
+        units, actual = body.end(), None
         try:
-            if self._answer is not None and self.guard.profile.reads_body(self._answer):
-                # Some APIs refuse with status 200: the body says so.
-                answer = self._answer.with_body(lambda: body.document)
-                reading = read(self.guard.profile, answer, time.time())
-                if reading.meaning is Meaning.REFUSAL:
-                    actual = self.limits.kept(self.guard.profile.refused_costs)
+            reading = self._late_reading(body, error)
+            if reading is not None and reading.meaning is Meaning.REFUSAL:
+                actual = self.limits.kept(self.guard.profile.refused_costs)
+            elif units:
+                actual = self.limits.actual(units, self.requirement)
+            elif self.limits.has_estimates:
+                self.guard.log_unknown_usage(self.limits.names)
+            if reading is not None:
                 yield from self._learn(reading)
         finally:
             yield from self._end(actual)
+
+    def _late_reading(self, body: WatchedBody, error: Exception | None) -> Reading | None:
+        """Return what the end of a body says about the limits; None if it says nothing."""
+        answer = None
+        if error is not None:
+            answer = self.exchange.read_error(error)
+        elif self._answer is not None and self.guard.profile.reads_body(self._answer):
+            # Some APIs refuse with status 200: the body says so.
+            answer = self._answer.with_body(lambda: body.document)
+        return None if answer is None else read(self.guard.profile, answer, time.time())
 
     def repeat(self, refusal: Reading) -> Steps[GuardedCall[R] | None]:
         """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
@@ -295,10 +316,7 @@ class GuardedCall(Generic[R]):
         """
         settles = actual is not None and self.limits.has_estimates and self._acquired is not None
         if settles or self._slot is not None:
-            yield Step(
-                lambda: run_steps(self._settle(actual if settles else None)),
-                lambda: run_to_end(arun_steps(self._settle(actual if settles else None))),
-            )
+            yield last_step(lambda: self._settle(actual if settles else None))
 
     def _settle(self, actual: dict[str, Any] | None) -> Steps[None]:
         acquired, plans = self._acquired, self._limiter.plans

@@ -273,8 +273,8 @@ class CountedLimits:
         """Return the actual cost by the name of the limit; what is not told is as estimated."""
         found = {}
         for each, estimate in zip(self._counted, requirement.costs, strict=True):
-            other = 1 if each.quantity == REQUESTS else to_units(estimate)
-            found[each.handle.ref.name] = units.get(each.quantity, units.get("", other))
+            other = units.get("", to_units(estimate))
+            found[each.handle.ref.name] = units.get(each.quantity, other)
         return found
 
     def kept(self, quantities: Sequence[str]) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, 
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import ThrottleError
-from celery_throttle.limiter.leases import run_to_end
-from celery_throttle.store.steps import arun_steps, run_steps
+from celery_throttle.store.steps import arun_steps, run_steps, run_to_end
 
 
 class PassingBody:
@@ -129,6 +128,7 @@ class GuardedTransport:
     """The base of the transports. A subclass names the types of its client."""
 
     _body_type: type  #: a :class:`PassingBody` of the client
+    _default_type: type  #: of the transport that sends, if none is given
 
     #: Whether an SDK sends by this transport. It would repeat requests by itself, and wrap errors.
     is_in_sdk = False
@@ -145,18 +145,9 @@ class GuardedTransport:
         retry_refused: int = 0,
     ) -> None:
         self._guard = Guard(
-            limits,
-            profile,
-            cost=cost,
-            usage=usage,
-            max_wait=max_wait,
-            retry_refused=retry_refused,
+            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
         )
-        self._transport = self._make_default() if transport is None else transport
-
-    def _make_default(self) -> Any:
-        """Return the transport that sends, if none is given."""
-        raise NotImplementedError
+        self._transport = self._default_type() if transport is None else transport
 
     def _exchange(self, request: Any, kind: type[_HttpxExchange], send: Any) -> _HttpxExchange:
         if self._guard.reads_bodies:

@@ -15,7 +15,7 @@ from celery_throttle.clients.profiles.generic import (
     SHOPIFY_HEADER,
     read_used_of,
 )
-from celery_throttle.clients.profiles.header_values import parse_used_of
+from celery_throttle.clients.profiles.header_values import parse_retry_after, parse_used_of
 from celery_throttle.clients.profiles.profile import (
     REQUESTS,
     Meaning,
@@ -82,11 +82,14 @@ def _shopify_quotas(fields: Fields) -> Iterator[Quota]:
     try:
         state = cost["throttleStatus"]
         left, rate = float(state["currentlyAvailable"]), float(state["restoreRate"])
-        limit, lacks = int(state["maximumAvailable"]), float(cost["requestedQueryCost"]) - left
-    except (KeyError, TypeError, ValueError):
+        lacks = float(cost["requestedQueryCost"]) - left
+        remaining, limit = max(0, int(left)), int(state["maximumAvailable"])
+    except (KeyError, OverflowError, TypeError, ValueError):  # JSON has numbers of any size
         return
-    reset = lacks / rate if lacks > 0 and rate > 0 else None
-    yield Quota(POINTS, 0 if reset else max(0, int(left)), limit, reset)
+    reset = None
+    if lacks > 0 and rate > 0:
+        reset = fields.checked_delay("throttleStatus", f"{lacks / rate:.3f}", parse_retry_after)
+    yield Quota(POINTS, 0 if reset else remaining, limit, reset)
 
 
 def _shopify_cost(body: Any) -> Mapping[str, Any]:

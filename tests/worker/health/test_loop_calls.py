@@ -146,7 +146,8 @@ class Late:
 
     def __init__(self, server: Server, url: str) -> None:
         self.server = server
-        self.store = Store(url)
+        self.timeout = 1.0
+        self.store = Store(url, timeout=self.timeout)
         self.store.run(PING)
         self.timers = ThreadTimers()
         self.late_servers: dict[Any, str | None] = {}
@@ -185,7 +186,7 @@ def late(own_server: Server) -> Iterator[Late]:
 
 
 def test_the_reply_of_a_late_call_is_received_once(late: Late) -> None:
-    assert late.make_late() < late.store._timeout / 2
+    assert late.make_late() < late.timeout / 2
     assert late.calls.is_late
     late.server.signal(signal.SIGCONT)
     late.deliver()
@@ -322,7 +323,7 @@ def test_a_large_call_to_a_stopped_server_is_sent_by_the_thread(late: Late) -> N
         (reply,) = yield RoundTrip(late.store, [large])
         return reply
 
-    assert late.make_late(steps()) < late.store._timeout / 2
+    assert late.make_late(steps()) < late.timeout / 2
     late.server.signal(signal.SIGCONT)
     late.deliver()
     assert late.received == [[None]]
