@@ -222,7 +222,7 @@ class AppLimits(Limiter):
     def _unknown_keys(self, refs: Iterable[LimitRef]) -> list[LimitRef]:
         """Return the keys that are to be looked up: they are new, or it is time."""
         by_name = self.limits_by_key
-        if not by_name or not self.settings.has_server or is_memory_url(self.settings.url):
+        if not by_name or not self.settings.has_lines:
             return []
         now, known = time.monotonic(), self._looked_up
         return [

@@ -19,7 +19,13 @@ from celery_throttle.limits.requirement import CallFunction, LimitByKey, parse_d
 from celery_throttle.limits.rules.rules import Route
 from celery_throttle.limits.shards import ShardMap, parse_shards
 from celery_throttle.store.keys import DEFAULT_PREFIX
-from celery_throttle.store.url import MAX_TIMEOUT, MIN_TIMEOUT, is_store_url, safe_url
+from celery_throttle.store.url import (
+    MAX_TIMEOUT,
+    MIN_TIMEOUT,
+    is_memory_url,
+    is_store_url,
+    safe_url,
+)
 from celery_throttle.tasks import option_warnings
 from celery_throttle.tasks.messages.broker import broker_url
 
@@ -215,6 +221,11 @@ class Settings:
             return bool(self.url)
         except ConfigurationError:
             return self.given("url") is not None
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether tasks may wait in lines: the limits are on a server, not in memory."""
+        return self.has_server and not is_memory_url(self.url)
 
     #: The prefix of all keys in Redis.
     prefix = _Setting[str](DEFAULT_PREFIX, _text)

@@ -17,7 +17,6 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.lines import WithdrawPlans, discard
-from celery_throttle.store.url import is_memory_url
 from celery_throttle.tasks.app_limits import AppLimits
 
 #: Called after each batch with the number of tasks that were looked at, and that of all tasks.
@@ -119,9 +118,7 @@ def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     with app.connection_for_write() as connection:
         for queue in queues:
             purged += _purge_messages(connection, queue)
-    settings = throttle.settings
-    has_lines = settings.has_server and not is_memory_url(settings.url)
-    for part in reachable_first(throttle.app_parts if has_lines else []):
+    for part in reachable_first(throttle.app_parts if throttle.settings.has_lines else []):
         for queue in queues:
             purged += part.run_plan(discard(part.keys, part.qualify(queue)))
     return purged

@@ -50,6 +50,11 @@ local function other_polls(queue, from)
   return times
 end
 
+-- Whether the first of some polls is in time for a start that is due (us) then.
+local function is_in_time(polls, due)
+  return (polls[1] or due) <= due - call.free_horizon * IN_TIME
+end
+
 -- When (us) the last poll of a queue is.
 local function last_poll(queue)
   return tonumber(redis.call('ZRANGE', queue[POLLS], '+inf', now, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2])
@@ -83,7 +88,7 @@ end
 -- time is `from` if nobody else polls in time for what is due (us).
 local function free_chain_time(queue, from, due, gap)
   local polls = other_polls(queue, math.max(now, due - call.free_horizon))
-  if not polls[1] or polls[1] > due - call.free_horizon * IN_TIME then
+  if not is_in_time(polls, due) then
     return from
   end
   local free = polls[1] + gap
@@ -99,7 +104,7 @@ end
 -- Whether a start so far ahead is left to a worker that polls soon: it claims the start after it in the same call.
 local function is_left(queue, due, gap)
   local is_early = gap > CLOSE / 2 and gap <= CLOSE and due > now + call.free_horizon * 3 / 4
-  return is_early and (other_polls(queue, now)[1] or due) <= due - call.free_horizon * IN_TIME
+  return is_early and is_in_time(other_polls(queue, now), due)
 end
 
 -- The gap (us) between two polls of a queue, from which this call took tasks or not. It is the time between two starts;
@@ -133,13 +138,14 @@ end
 -- a start that is far from others two workers poll. Several close ones are claimed in one call, half a horizon ahead.
 local function poll_time(queue, due, gap)
   local from = math.max(now, due - call.free_horizon)
-  if gap <= CLOSE then
-    from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  if gap > CLOSE then
+    return free_poll_time(queue, from, gap)
   end
-  if gap >= CLOSE / 2 and gap <= CLOSE then
-    return free_chain_time(queue, from, due, gap)
+  from = math.max(from, math.min(now + gap, due - call.free_horizon / 2))
+  if gap < CLOSE / 2 then
+    return free_poll_time(queue, from, gap)
   end
-  return free_poll_time(queue, from, gap)
+  return free_chain_time(queue, from, due, gap)
 end
 
 -- When (us) this worker polls a queue again whose earliest list is due then, nil if there is none. Writes it, unless
