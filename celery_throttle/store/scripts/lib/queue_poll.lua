@@ -157,7 +157,9 @@ local function next_poll_time(queue, due, gap_before, has_taken)
     if not due then
       repair()(queue)
     end
-    return now
+    -- No worker relies on this poll. Until it has to book a start, several processes may have become free: one call claims
+    -- for all of them.
+    return due and call.lacks_process and math.max(now, due - call.free_horizon * IN_TIME) or now
   end
   local is_now = false
   if due then

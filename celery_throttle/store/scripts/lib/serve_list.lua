@@ -161,7 +161,7 @@ local function decide_batch(line, ids)
           -- If the task returns to its line, its units are lost, or were idle until they are given back: for a process that
           -- is not free yet they are taken only if the limit makes up for them as soon.
           if #call.taken >= call.free_processes and is_slow(requirements, call.free_horizon) then
-            call.visits = 0
+            call.visits, call.lacks_process = 0, true
             return batch
           end
           wait, bottleneck = decide(requirements, true)
