@@ -46,7 +46,8 @@ class Request(GatedRequest, Announcer):
     acknowledged = False
 
     def __init__(self, task: Any, number: int, parks: Callable[[], float | Status | None]) -> None:
-        self.task, self.id, self.expires = task, f"task-{number}", None
+        self.task, self.id = task, f"task-{number}"
+        self.expires: datetime | None = None
         self.app = task.app
         self.args, self.kwargs = (), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(body=b""), dict[str, Any]()
