@@ -6,8 +6,10 @@ is sent again, or its error is raised. :mod:`celery_throttle.store.connections` 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import hiredis
 
@@ -36,6 +38,24 @@ from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe
 _MAX_RECOVERIES = 5
 
 _PING = pack_command("PING")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _timed(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a StoreUnavailableError of a method tell the seconds that the call took."""
+
+    @wraps(method)
+    def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+        began = time.monotonic()
+        try:
+            return method(*args, **kwargs)
+        except StoreUnavailableError as error:
+            error.waited = time.monotonic() - began
+            raise
+
+    return timed
 
 
 class Store:
@@ -88,6 +108,7 @@ class Store:
         """Open a connection of its own, such as for subscriptions. Raises as :meth:`run`."""
         return self.connections.open()
 
+    @_timed
     def run(self, call: Call) -> Any:
         """Run a script and return its reply, with strings as bytes.
 
@@ -137,6 +158,7 @@ class Store:
         except StoreError as error:
             return error
 
+    @_timed
     def confirm(self, replicas: int) -> None:
         """Wait until a number of replicas have received all earlier writes.
 
