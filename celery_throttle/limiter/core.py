@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from celery_throttle.errors import BlockingWaitError, Throttled
+from celery_throttle.errors import BlockingWaitError, Throttled, ThrottleError
 from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -41,7 +42,7 @@ from celery_throttle.operations.plan import (
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
-from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, last_step, run_steps
 
 _MAY_BLOCK_LOOP = (
     "this call may wait for its limits, and would block the running event loop; allowed: await its "
@@ -332,12 +333,41 @@ class LimiterCore:
         """Return the steps that execute a plan. The error of a step is raised in the plan."""
         return translate(plan, self._step)
 
-    def _step(self, action: Action) -> Step:
+    def reserve_steps(self, requirement: Requirement, max_wait: float) -> Steps[Acquisition]:
+        """Return the steps that take an estimate, or raise Throttled.
+
+        If their caller is interrupted, they give back what the server took.
+        """
+        interruptions: list[BaseException] = []
+        plan, taken = self.acquire_plan(requirement, max_wait, mode="reserve"), None
+        try:
+            taken = yield from translate(plan, partial(self._step, interruptions=interruptions))
+        finally:
+            if interruptions:
+                if taken is not None:
+                    refund = self.plans.settle(taken, 0)
+                    with suppress(ThrottleError):
+                        yield last_step(lambda: self.plan_steps(refund))
+                raise interruptions[0]
+        return taken
+
+    def _step(self, action: Action, interruptions: list[BaseException] | None = None) -> Step:
+        """Return the step of an action.
+
+        Given ``interruptions``, calls run to their end, and add to it what has interrupted them.
+        """
         if isinstance(action, Call):
-            return Step(partial(self.store.run, action), partial(self.store.arun, action))
+            action = StoreCall(self.store, action)
         if isinstance(action, StoreCall):
             store, call = action.store, action.call
-            return Step(partial(store.run, call), partial(store.arun, call))
+            if interruptions is None:
+                return Step(partial(store.run, call), partial(store.arun, call))
+            note = interruptions.append
+            return Step(
+                partial(store.run_to_end, call, note), partial(store.arun_to_end, call, note)
+            )
+        if interruptions:
+            raise interruptions[0]
         if isinstance(action, Blocking):
             return Step(action.function, partial(asyncio.to_thread, action.function))
         seconds = action.seconds

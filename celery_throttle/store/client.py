@@ -6,8 +6,10 @@ is sent again, or its error is raised. :mod:`celery_throttle.store.connections` 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,6 +28,7 @@ from celery_throttle.store.steps import (
     Steps,
     arun_steps,
     run_steps,
+    run_to_end,
     sleep_step,
     waits,
 )
@@ -132,6 +135,32 @@ class Store:
             return self._conclude(connection, call, reply)
         self.connections.put(connection)  # the usual case
         return reply
+
+    def run_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
+        """:meth:`run` that returns the reply although its caller is interrupted meanwhile.
+
+        ``note`` gets the interruption, such as what the handler of a signal raises.
+        """
+        if self.breaker.is_open:
+            self.breaker.check()
+        connection = self.connections.take()
+        try:
+            connection.send(call.packed)
+            reply = _read_to_end(connection, note)
+        except BaseException as error:  # noqa: BLE001  # fail raises it
+            self.connections.fail(error, connection)
+        return self._conclude(connection, call, reply)
+
+    async def arun_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
+        """:meth:`run_to_end` for asyncio, where a cancellation interrupts the caller."""
+        running = asyncio.ensure_future(self.arun(call))
+        try:
+            return await run_to_end(running)
+        except asyncio.CancelledError as error:
+            if running.cancelled():
+                raise
+            note(error)
+            return running.result()
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip, in order; return the reply or error of each.
@@ -301,6 +330,20 @@ class Serverless(Store):
     def __init__(self, reason: str) -> None:
         super().__init__(MEMORY_URL)
         self.connections.servers = NoServers(reason)
+
+
+def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) -> Any:
+    """Read a reply although that is interrupted, once; see :meth:`Store.run_to_end`."""
+    try:
+        return connection.read()
+    except (OSError, hiredis.HiredisError):
+        raise
+    except BaseException as interruption:
+        with suppress(OSError, hiredis.HiredisError):
+            reply = connection.read()
+            note(interruption)
+            return reply
+        raise
 
 
 def _load(call: Call) -> bytes:

@@ -147,8 +147,8 @@ class GuardedCall(Generic[R]):
                 yield enter_step(slot)
                 self._slot, self._acquired = slot, slot.acquisition
             elif self.limits.has_estimates:
-                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode="reserve")
-                self._acquired = yield from self._limiter.plan_steps(plan)
+                steps = self._limiter.reserve_steps(self.requirement, self.max_wait)
+                self._acquired = yield from steps
             else:
                 taken = yield self._limiter.take_step(self.requirement, self.max_wait)
                 self._acquired = taken.checked()
