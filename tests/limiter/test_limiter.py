@@ -112,6 +112,10 @@ def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
     assert about(api.try_acquire(3)) == (True, 0, 0.0, 0.5)
 
 
+def test_the_call_for_a_name_alone_is_built_once(plain: Limiter) -> None:
+    assert plain.require("api", 1) is plain.require(["api"], 1)
+
+
 def test_peek_takes_nothing(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
     api.try_acquire(4)

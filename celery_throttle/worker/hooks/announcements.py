@@ -167,11 +167,8 @@ def announce_wait(
         logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
-def announce_end_of_wait(request: Any) -> float:
-    """Announce that a task is about to start, if it has waited; return the seconds of its wait."""
-    wait: Wait | None = request.throttle_state.end_wait()
-    if wait is None:
-        return 0.0
+def announce_end_of_wait(request: Any, wait: Wait) -> None:
+    """Announce that a task which has waited is about to start."""
     signals.task_released.send(
         sender=request.task,
         request=request,
@@ -180,7 +177,6 @@ def announce_end_of_wait(request: Any) -> float:
         key=wait.ref.key,
         position=wait.position,
     )
-    return wait.seconds
 
 
 def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> Status:

@@ -52,7 +52,7 @@ end
 
 -- Whether the first of some polls is in time for a start that is due (us) then.
 local function is_in_time(polls, due)
-  return (polls[1] or due) <= due - call.free_horizon * IN_TIME
+  return polls[1] and polls[1] <= due - call.free_horizon * IN_TIME
 end
 
 -- When (us) the last poll of a queue is.
