@@ -784,6 +784,42 @@ def test_a_claim_that_was_not_started_gives_its_slots_back(lines: Protocol) -> N
     lines.check()
 
 
+DAMAGED_CLAIMS = [b"", b"no claim", b"\xc1", b"\x80", b"\x95\x01\x02\x03\x04\x05"]
+
+
+@pytest.mark.parametrize("claim", DAMAGED_CLAIMS)
+def test_a_damaged_claim_keeps_no_other_from_being_requeued(lines: Protocol, claim: bytes) -> None:
+    for number in range(4):
+        lines.park(str(number), ["bulk"], may_run=False)
+    rows = lines.claim(room=4, lease=SECOND)
+    stored = lines.keys.claims("w")
+    lines.client.hset(stored, rows[0].token, claim)
+    lines.client.hset(stored, rows[2].token, claim)
+    assert lines.back("w", "own", rows[0].token, rows[1].token) == 0
+    assert lines.waiting() == ["1"]
+    lines.now += 2 * SECOND
+    lines.claim("other", room=0)
+    assert lines.dead == b"w"
+    assert lines.back("w", "dead", most=1) == -2
+    assert lines.waiting() == ["1", "3"]
+    # They are kept for a while, and no worker is told again to requeue them.
+    assert {*map(int, lines.client.hkeys(stored))} == {rows[0].token, rows[2].token}
+    assert lines.client.pttl(stored) > 0
+    lines.claim("other", room=0)
+    assert lines.dead == b""
+    lines.client.delete(stored)
+    lines.check()
+
+
+@pytest.mark.parametrize("claim", DAMAGED_CLAIMS)
+def test_a_damaged_claim_that_was_not_started_is_settled(lines: Protocol, claim: bytes) -> None:
+    lines.park("a", ["bulk"], may_run=False)
+    (row,) = lines.claim()
+    lines.client.hset(lines.keys.claims("w"), row.token, claim)
+    lines.claim(room=0, settled=[-row.token])
+    assert not lines.client.exists(lines.keys.claims("w"), lines.keys.workers)
+
+
 @pytest.mark.parametrize("row", [b"", b"\xc1", b"\x80", b"\x91\x01"])
 def test_a_row_that_cannot_be_read_goes_where_others_go(lines: Protocol, row: bytes) -> None:
     """It is handed out with an empty message, and no unit."""
