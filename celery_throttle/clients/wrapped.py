@@ -22,7 +22,7 @@ from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, 
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.store.steps import arun_steps, run_steps, run_to_end
+from celery_throttle.store.steps import arun_steps, run_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -197,7 +197,7 @@ class _FunctionExchange(Exchange[_Outcome]):
             return None if entered is None else await entered.__aexit__(*error)
         finally:
             if call is not None:
-                await run_to_end(arun_steps(call.finish()))
+                await call.aend()
 
     def close(self, response: _Outcome) -> Any:  # noqa: ARG002  # as in the base
         return None if self._entered is None else self.exit(None, None, None)
@@ -268,7 +268,7 @@ class PassingItems:
         try:
             item = method(*args)
         except BaseException as error:
-            run_steps(self._call.finish(_failure(error)))
+            self._call.end(_failure(error))
             raise
         self._call.read(item)
         return item
@@ -288,7 +288,7 @@ class PassingItems:
         try:
             return method(*args)
         finally:
-            run_steps(self._call.finish())
+            self._call.end()
 
 
 class AsyncPassingItems:
@@ -315,7 +315,7 @@ class AsyncPassingItems:
         try:
             item = await method(*args)
         except BaseException as error:
-            await self._finish(_failure(error))
+            await self._call.aend(_failure(error))
             raise
         self._call.read(item)
         return item
@@ -331,10 +331,7 @@ class AsyncPassingItems:
         try:
             return await method(*args)
         finally:
-            await self._finish()
-
-    async def _finish(self, error: Exception | None = None) -> None:
-        await run_to_end(arun_steps(self._call.finish(error)))
+            await self._call.aend()
 
 
 def _failure(error: BaseException) -> Exception | None:

@@ -28,7 +28,14 @@ from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps, arun_steps, last_step
+from celery_throttle.store.steps import (
+    Step,
+    Steps,
+    arun_steps,
+    last_step,
+    run_steps,
+    run_to_end,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +92,7 @@ class Exchange(ABC, Generic[R]):
     def watch(self, response: R, call: GuardedCall[R]) -> bool:  # noqa: ARG002  # for others
         """Let the call watch the body while it passes; False if the body has passed.
 
-        The body gives its pieces to ``call.feed()``, and then ends the call: ``call.finish()``.
+        The body gives its pieces to ``call.feed()``, and then ends the call: ``call.end()``.
         """
         return False
 
@@ -272,6 +279,14 @@ class GuardedCall(Generic[R]):
                 yield from self._learn(reading)
         finally:
             yield from self._end(actual)
+
+    def end(self, error: Exception | None = None) -> None:
+        """:meth:`finish`, for a client that blocks."""
+        run_steps(self.finish(error))
+
+    async def aend(self, error: Exception | None = None) -> None:
+        """:meth:`finish`, for a client of asyncio, whatever is cancelled meanwhile."""
+        await run_to_end(arun_steps(self.finish(error)))
 
     def _late_reading(self, body: WatchedBody, error: Exception | None) -> Reading | None:
         """Return what the end of a body says about the limits; None if it says nothing."""
