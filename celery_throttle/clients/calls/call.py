@@ -329,9 +329,9 @@ class GuardedCall(Generic[R]):
 
         Asyncio may cancel the call again meanwhile: scopes of anyio do so at each of its waits.
         """
-        settles = actual is not None and self.limits.has_estimates and self._acquired is not None
-        if settles or self._slot is not None:
-            yield last_step(lambda: self._settle(actual if settles else None))
+        known = actual if self.limits.has_estimates and self._acquired is not None else None
+        if known is not None or self._slot is not None:
+            yield last_step(lambda: self._settle(known))
 
     def _settle(self, actual: dict[str, Any] | None) -> Steps[None]:
         acquired, plans = self._acquired, self._limiter.plans
