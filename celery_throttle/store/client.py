@@ -153,14 +153,17 @@ class Store:
 
     async def arun_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
         """:meth:`run_to_end` for asyncio, where a cancellation interrupts the caller."""
-        running = asyncio.ensure_future(self.arun(call))
+        if self.breaker.is_open:
+            self.breaker.check()
+        connection = self.connections.fresh_in_loop() or await self.connections.share()
         try:
-            return await run_to_end(running)
-        except asyncio.CancelledError as error:
-            if running.cancelled():
-                raise
-            note(error)
-            return running.result()
+            reply = await _result_of(connection.request(call.packed), note)
+        except BaseException as error:  # noqa: BLE001  # fail raises it
+            self.connections.fail(error, connection)
+        if isinstance(reply, hiredis.ReplyError):
+            recovery = arun_steps(self._recover(call, connection, reply))
+            _, reply = await _result_of(asyncio.ensure_future(recovery), note)
+        return self._check_reply(reply)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip, in order; return the reply or error of each.
@@ -344,6 +347,17 @@ def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) 
             note(interruption)
             return reply
         raise
+
+
+async def _result_of(future: asyncio.Future[T], note: Callable[[BaseException], None]) -> T:
+    """:func:`_read_to_end` for asyncio."""
+    try:
+        return await run_to_end(future)
+    except asyncio.CancelledError as error:
+        if future.cancelled():
+            raise
+        note(error)
+        return future.result()
 
 
 def _load(call: Call) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from celery_throttle import Limiter
 from celery_throttle.clients.wrapped import wrap
@@ -111,3 +112,23 @@ def test_an_estimate_is_given_back_if_its_call_is_cancelled(
 
     asyncio.run(run())
     assert left(limiter) == [100, 10]
+
+
+def test_an_estimate_is_given_back_though_its_script_had_to_be_loaded_first(
+    own_server: Server,
+) -> None:
+    async def run() -> None:
+        limiter = Limiter(own_server.url, LIMITS)
+        await limiter["tokens"].apeek()
+        with redis.Redis.from_url(own_server.url) as client:
+            client.script_flush()
+        task = asyncio.ensure_future(limiter["tokens"].areserve(50))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await limiter["tokens"].apeek()).remaining == 100
+        await limiter.store.aclose()
+
+    asyncio.run(run())
