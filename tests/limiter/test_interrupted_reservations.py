@@ -122,10 +122,14 @@ def test_an_estimate_is_given_back_though_its_script_had_to_be_loaded_first(
         await limiter["tokens"].apeek()
         with redis.Redis.from_url(own_server.url) as client:
             client.script_flush()
-        task = asyncio.ensure_future(limiter["tokens"].areserve(50))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        task.cancel()
+        own_server.signal(signal.SIGSTOP)
+        try:
+            task = asyncio.ensure_future(limiter["tokens"].areserve(50))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            task.cancel()
+        finally:
+            own_server.signal(signal.SIGCONT)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await limiter["tokens"].apeek()).remaining == 100
