@@ -15,6 +15,7 @@ from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.lines import Claimant, WithdrawPlans
 from celery_throttle.operations.waiting import Mode
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
@@ -818,6 +819,36 @@ def test_a_damaged_claim_that_was_not_started_is_settled(lines: Protocol, claim:
     lines.client.hset(lines.keys.claims("w"), row.token, claim)
     lines.claim(room=0, settled=[-row.token])
     assert not lines.client.exists(lines.keys.claims("w"), lines.keys.workers)
+
+
+@pytest.mark.parametrize("packed", [b"\x01\xc1", b"\x01\x91\x01", b"\x09\x80"])
+def test_damaged_records_keep_no_other_from_being_seen(lines: Protocol, packed: bytes) -> None:
+    limiter, queue = lines.limiter, lines.keys.queue("q")
+    for task in ("claimed", "kept"):
+        lines.park(task, ["bulk"], may_run=False)
+    claimed, _ = lines.claim(room=2)
+    lines.client.hset(lines.keys.claims("w"), claimed.token, packed)
+    for limit in ("api", "mail"):
+        lines.park(limit, [limit], may_run=False)
+    for line, found in lines.client.hgetall(queue.lines).items():
+        if b"api" in found:
+            lines.client.hset(queue.lines, line, packed)
+    plans, names = (
+        WithdrawPlans(lines.keys, None),
+        [line.decode() for line in lines.client.hkeys(queue.lines)],
+    )
+    assert limiter.run_plan(plans.count_claims()) == 1
+    assert list(limiter.run_plan(plans.lines("q")).values()) == [1]
+    found = [limiter.explain(task).location for task in ("kept", "mail", "api")]
+    assert found == ["claimed", "line", "unknown"]
+    assert limiter["mail"].forecast().waiting == 1
+    _, *overdue = lines.store.run(limiter.observer.call("list_overdue", queue, 0, 0))
+    assert len(overdue) == 1
+    drain = Claimant("drain", 30)
+    call = plans.lines_call(drain, "q", names, first_token=1, parked_by=2**52, most=10)
+    _, _, *withdrawn = lines.store.run(call)
+    assert [task for _, _, task in withdrawn] == [b"mail"]
+    lines.client.flushdb()
 
 
 @pytest.mark.parametrize("row", [b"", b"\xc1", b"\x80", b"\x91\x01"])
