@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from celery_throttle.errors import BlockingWaitError, Throttled, ThrottleError
+from celery_throttle.errors import BlockingWaitError, Throttled
 from celery_throttle.limiter.backend import AnyPlans, Backend
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from celery_throttle.limits.cost import Cost, to_millionths
@@ -42,7 +41,7 @@ from celery_throttle.operations.plan import (
 from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
 from celery_throttle.store.script import Call
-from celery_throttle.store.steps import Step, Steps, arun_steps, last_step, run_steps
+from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
 
 _MAY_BLOCK_LOOP = (
     "this call may wait for its limits, and would block the running event loop; allowed: await its "
@@ -331,33 +330,17 @@ class LimiterCore:
         """:meth:`run_plan` for asyncio."""
         return await arun_steps(self.plan_steps(plan))
 
-    def plan_steps(self, plan: Plan[T]) -> Steps[T]:
-        """Return the steps that execute a plan. The error of a step is raised in the plan."""
-        return translate(plan, self._step)
-
-    def reserve_steps(self, requirement: Requirement, max_wait: float) -> Steps[Acquisition]:
-        """Return the steps that take an estimate, or raise Throttled.
-
-        If their caller is interrupted, they give back what the server took.
-        """
-        interruptions: list[BaseException] = []
-        plan, taken = self.acquire_plan(requirement, max_wait, mode="reserve"), None
-        try:
-            taken = yield from translate(plan, partial(self._step, interruptions=interruptions))
-        finally:
-            if interruptions:
-                if taken is not None:
-                    refund = self.plans.settle(taken, 0)
-                    with suppress(ThrottleError):
-                        yield last_step(lambda: self.plan_steps(refund))
-                raise interruptions[0]
-        return taken
-
-    def _step(self, action: Action, interruptions: list[BaseException] | None = None) -> Step:
-        """Return the step of an action.
+    def plan_steps(
+        self, plan: Plan[T], interruptions: list[BaseException] | None = None
+    ) -> Steps[T]:
+        """Return the steps that execute a plan. The error of a step is raised in the plan.
 
         Given ``interruptions``, calls run to their end, and add to it what has interrupted them.
         """
+        return translate(plan, partial(self._step, interruptions=interruptions))
+
+    def _step(self, action: Action, interruptions: list[BaseException] | None = None) -> Step:
+        """Return the step of an action; for ``interruptions`` see :meth:`plan_steps`."""
         if isinstance(action, Call):
             action = StoreCall(self.store, action)
         if isinstance(action, StoreCall):

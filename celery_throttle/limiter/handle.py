@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
-from celery_throttle.limiter.leases import Reservation, Slot
+from celery_throttle.limiter.leases import Reservation, Slot, reserve_steps
 from celery_throttle.limiter.sharded import read_waiting
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
@@ -146,12 +146,12 @@ class LimitHandle:
             ``with``, which refunds all units if its body raises an error. Raises as
             :meth:`acquire`.
         """
-        steps = self.limiter.reserve_steps(self._require(cost), max_wait)
+        steps = reserve_steps(self.limiter, self._require(cost), max_wait)
         return Reservation(self.limiter, run_steps(steps))
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        steps = self.limiter.reserve_steps(self._require(cost), max_wait)
+        steps = reserve_steps(self.limiter, self._require(cost), max_wait)
         return Reservation(self.limiter, await arun_steps(steps))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:

@@ -18,7 +18,7 @@ from celery_throttle.limiter.backend import (
     resume_all,
 )
 from celery_throttle.limiter.handle import LimitHandle
-from celery_throttle.limiter.leases import Reservation, Slot
+from celery_throttle.limiter.leases import Reservation, Slot, reserve_steps
 from celery_throttle.limiter.parts import (
     MakePart,
     Parts,
@@ -208,14 +208,14 @@ class Limiter(ShardedCore):
             >>> limiter["tokens"].peek().remaining
             38680
         """
-        steps = self.reserve_steps(self.require(limits, cost), max_wait)
+        steps = reserve_steps(self, self.require(limits, cost), max_wait)
         return Reservation(self, run_steps(steps))
 
     async def areserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        steps = self.reserve_steps(self.require(limits, cost), max_wait)
+        steps = reserve_steps(self, self.require(limits, cost), max_wait)
         return Reservation(self, await arun_steps(steps))
 
     def slot(

@@ -23,7 +23,7 @@ from celery_throttle.clients.calls.guard import CountedLimits, Guard
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
-from celery_throttle.limiter.leases import Slot, enter_step, exit_step
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step, reserve_steps
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
@@ -154,7 +154,7 @@ class GuardedCall(Generic[R]):
                 yield enter_step(slot)
                 self._slot, self._acquired = slot, slot.acquisition
             elif self.limits.has_estimates:
-                steps = self._limiter.reserve_steps(self.requirement, self.max_wait)
+                steps = reserve_steps(self._limiter, self.requirement, self.max_wait)
                 self._acquired = yield from steps
             else:
                 taken = yield self._limiter.take_step(self.requirement, self.max_wait)
