@@ -46,10 +46,11 @@ class Node(Server):
             counts: dict[str, Any] = client.info("errorstats")
         return int(counts.get(f"errorstat_{code}", {"count": 0})["count"])
 
-    def connections(self) -> int:
-        """How many clients are connected, this one included."""
+    def connections(self) -> set[str]:
+        """The ids of the clients that are connected, without this one."""
         with self.client() as client:
-            return len(client.client_list("normal"))
+            own = client.client_id()
+            return {one["id"] for one in client.client_list("normal")} - {str(own)}
 
     def is_master(self) -> bool:
         """Whether it is one by its own account."""

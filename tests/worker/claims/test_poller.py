@@ -80,7 +80,7 @@ class OneProcess:
         self.polls += capacity().free > 0
         self.passed += is_passing
         yield from ()
-        return ClaimReply(0.001)
+        return ClaimReply(60.0)
 
     def connect(self) -> None:
         nothing: Any = SimpleNamespace(
