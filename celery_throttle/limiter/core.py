@@ -190,6 +190,8 @@ class LimiterCore:
 
     def require(self, limits: Iterable[RefLike], cost: Costs, *, least: int = 1) -> Requirement:
         """Return the requirement of a call, cached if possible; ``least``: 0 if a cost may be 0."""
+        if type(limits) is str:
+            limits = (limits,)
         if type(cost) is not int or not least or not isinstance(limits, (list, tuple)):
             return make_requirement(parse_refs(limits), cost, least)
         cache_key = (cost, *(item if type(item) is str else parse_ref(item) for item in limits))

@@ -121,7 +121,7 @@ class KeyTemplate:
         if self.fallbacks:
             return self._find_ref(list(zip(values, self.fallbacks, strict=True)))
         remaining = iter(values)
-        parts = (encode_part(next(remaining)) if part is None else part for part in self.parts)
+        parts = [encode_part(next(remaining)) if part is None else part for part in self.parts]
         return LimitRef(self.name, join_parts(parts))
 
     def _find_ref(self, given: list[tuple[Any, str | None]]) -> LimitRef | None:

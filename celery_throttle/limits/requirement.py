@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 from celery_throttle.errors import (
     LimitError,
@@ -139,36 +140,29 @@ CallFunction = (
 )
 
 
-class Requirement:
-    """Limits and keys, and the cost of each in millionths of a unit; ``units``: the first cost.
+class _Requirement(NamedTuple):
+    refs: tuple[LimitRef, ...]
+    costs: tuple[int, ...]
 
-    Immutable. Callers cache requirements that recur, so a requirement caches its hash and the
-    ``calls`` that were built for it, by mode, longest delay and prefix.
+
+class Requirement(_Requirement):
+    """Limits and keys, and the cost of each in millionths of a unit.
 
     :meta private:
     """
 
-    __slots__ = ("_hash", "calls", "costs", "refs", "units")
+    @cached_property
+    def units(self) -> int | float:
+        """The first cost, in units."""
+        return to_units(self.costs[0])
 
-    def __init__(self, refs: tuple[LimitRef, ...], costs: tuple[int, ...]) -> None:
-        self.refs = refs
-        self.costs = costs
-        self.units = to_units(costs[0])
-        self.calls: dict[tuple[str, float | None, str], Any] = {}
-        self._hash = hash((refs, costs))
+    @cached_property
+    def calls(self) -> dict[tuple[str, float | None, str], Any]:
+        """The calls that were built for it, by mode, longest delay and prefix.
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Requirement):
-            return NotImplemented
-        return (self.refs, self.costs) == (other.refs, other.costs)
-
-    def __repr__(self) -> str:
-        return f"Requirement(refs={self.refs!r}, costs={self.costs!r})"
+        Callers cache requirements that recur.
+        """
+        return {}
 
 
 def parse_definitions(limits: Mapping[str, CodeLimits]) -> dict[str, Limits]:

@@ -103,6 +103,11 @@ class Acquisition(NamedTuple):
         return self
 
 
+#: Calls that a requirement caches. They differ in the longest wait, of which each try of a caller
+#: that waits has another; the one of its first try recurs.
+_CACHED_CALLS = 4
+
+
 class AcquirePlans(PlanContext):
     """Plans that take units and slots. What decides may be replaced: :meth:`_acquire_once`."""
 
@@ -223,12 +228,12 @@ class AcquirePlans(PlanContext):
         longest: float | None = None,
     ) -> Plan[Acquisition]:
         """Run ``acquire.lua``, which describes the modes. Raises as :func:`check_reply`."""
-        cacheable = not longest and holder is None and self.clock is None
+        cacheable = holder is None and self.clock is None
         name = (mode, longest, self.keys.prefix)
         call = requirement.calls.get(name) if cacheable else None
         if call is None:
             call = self._acquire_call(requirement, mode, holder, longest)
-            if cacheable:
+            if cacheable and len(requirement.calls) < _CACHED_CALLS:
                 requirement.calls[name] = call
         reply: Sequence[int] = yield from call_registered(self, call, requirement.refs)
         check_reply(reply, [requirement], self.limits)

@@ -209,8 +209,8 @@ class Keys:
 
     def decision(self, ref: LimitRef) -> tuple[str, str, str]:
         """Return the keys of a limit and key that a decision reads, in the scripts' order."""
-        whole = LimitRef(ref.name, None)
-        return self.state(ref), self.pause(whole), self.pause(ref)
+        pauses = f"{self.prefix}:pause"
+        return self.state(ref), f"{pauses}:{ref.name}", f"{pauses}:{self.field(ref)}"
 
     def totals(self, name: str = "") -> str:
         """Return the key of the totals of a limit; without a name the head of all these keys.

@@ -110,9 +110,6 @@ class TaskLimits:
             return self.fixed
         if self.computed is not None:
             return self.computed.requirement(args, kwargs)
-        return self._requirement(args, kwargs)
-
-    def _requirement(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Requirement:
         values = self.reader.read(args, kwargs)
         refs: list[Any] = []
         used = 0

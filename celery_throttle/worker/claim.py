@@ -204,7 +204,7 @@ class Claims:
             if claim.has_units:
                 claim.began = time.monotonic()
                 self._runs.begin()
-                self._starts.count(None, claim.began)
+                self._starts.count((None,), claim.began)
             return True
 
     def end(self, claim: Claim) -> None:

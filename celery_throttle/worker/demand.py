@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from celery_throttle.worker import tuning
 
@@ -13,12 +13,12 @@ class Demand:
     def __init__(self) -> None:
         self._counts: dict[Hashable, tuple[float, int, int]] = {}
 
-    def count(self, key: Hashable, now: float) -> None:
-        """Count one more task."""
-        counts = self._counts_with(key, now)
+    def count(self, keys: Iterable[Hashable], now: float) -> None:
+        """Count one more task for each of some keys."""
         if len(self._counts) > tuning.DEMAND_CACHE_SIZE:
             self._counts.clear()
-        self._counts[key] = counts
+        for key in keys:
+            self._counts[key] = self._counts_with(key, now)
 
     def _counts_with(self, key: Hashable, now: float) -> tuple[float, int, int]:
         began, before, current = self._counts.get(key, (now, 0, 0))

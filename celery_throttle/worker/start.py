@@ -20,16 +20,18 @@ class Start:
 
     at: float  #: monotonic time
     takes: Sequence[Taken] = ()
-    until: float = math.nan  #: monotonic time until which it may come; 20 ms after `at` by default
     settles: bool = False  #: whether the run settles the takes
+    #: Seconds after `at` until which it may come.
+    lasts: float = tuning.BOOKING_HORIZON_SECONDS
 
-    def __post_init__(self) -> None:
-        if math.isnan(self.until):
-            self.move(self.at)
+    @property
+    def until(self) -> float:
+        """The monotonic time until which it may come."""
+        return self.at + self.lasts
 
     def move(self, at: float) -> None:
         """Let the start come at another monotonic time."""
-        self.at, self.until = at, at + tuning.BOOKING_HORIZON_SECONDS
+        self.at, self.lasts = at, tuning.BOOKING_HORIZON_SECONDS
 
     def use(self) -> Sequence[Taken]:
         """Use the units: the task starts now. Return the takes that its run settles."""
@@ -38,5 +40,5 @@ class Start:
 
     def end(self) -> Sequence[Taken]:
         """Let the start not come any more. Return the takes to give back: only this caller may."""
-        takes, self.takes, self.until = self.takes, (), -math.inf
+        takes, self.takes, self.lasts = self.takes, (), -math.inf
         return takes

@@ -215,10 +215,6 @@ class TaskState:
         """The task may start without units of the server."""
         return self.book(Start(time.monotonic()))
 
-    def seconds_to_start(self) -> float:
-        """Return the seconds until the start of a booked task."""
-        return max(0.0, self.start.at - time.monotonic()) if self.start else 0.0
-
     def start_booked(self) -> Status:
         """The task starts now, and uses the units that were taken for it."""
         status = self.move(Status.ADMITTED)
@@ -282,6 +278,11 @@ def _read_items(header: Any) -> Sequence[Item]:
     if any(cost <= 0 for _, _, cost in items):
         raise ValueError("a cost is above 0")
     return items
+
+
+def may_be_revoked(request: Any) -> bool:
+    """Return whether ``request.revoked()`` may be true, which it rarely is and which costs more."""
+    return bool(request.expires is not None or request.id in state.revoked or state.revoked_stamps)
 
 
 @contextmanager

@@ -112,6 +112,19 @@ def test_acquire_takes_and_refuses(limiter: End, clock: ManualClock) -> None:
     assert about(api.try_acquire(3)) == (True, 0, 0.0, 0.5)
 
 
+def test_the_call_for_a_name_alone_is_built_once(plain: Limiter) -> None:
+    assert plain.require("api", 1) is plain.require(["api"], 1)
+
+
+def test_calls_that_wait_are_built_once(redis_url: str) -> None:
+    limiter = Limiter(redis_url, {"api": "1000/s burst 1000"})
+    requirement = limiter.require("api", 1)
+    for longest in (5.0, 5.0, 0.0, *range(1, 100), 5.0):
+        limiter.take(requirement, longest)
+    assert [longest for _, longest, _ in requirement.calls] == [5.0, 0.0, 1, 2]
+    limiter.store.close()
+
+
 def test_peek_takes_nothing(limiter: End, clock: ManualClock) -> None:
     api = limiter["api"]
     api.try_acquire(4)

@@ -97,6 +97,28 @@ def test_one_poll_serves_several_starts(make: Make, limit: str, workers: int) ->
 
 
 @pytest.mark.parametrize(
+    ("keys", "workers", "processes", "most"), [(20, 4, 2, 0.6), (50, 1, 12, 0.3), (80, 4, 6, 0.6)]
+)
+def test_a_worker_that_lacks_processes_claims_for_several_at_once(
+    make: Make, keys: int, workers: int, processes: int, most: float
+) -> None:
+    """It does not poll for each process that becomes free, as long as the next start is far."""
+    lines = make({"paced": "10/s"})
+    park(lines, 30 * keys, keys)
+    began = lines.now
+    for key in range(keys):  # the starts are spread evenly
+        lines.now = began + SECOND // 10 * key // keys
+        lines.limiter["paced", f"k{key}"].acquire()
+    pool = Workers(lines, workers, processes, lateness=late(2_000))
+    pool.run(0.5)
+    before, since = sum(pool.calls.values()), lines.now
+    pool.run(1.5)
+    assert pool.used(SECOND / 10, since=since) > 0.999
+    assert pool.longest_delay == 0
+    assert sum(pool.calls.values()) - before <= most * 15 * keys, pool.calls
+
+
+@pytest.mark.parametrize(
     ("limit", "workers", "processes"),
     [
         ("50/s", 32, 2),

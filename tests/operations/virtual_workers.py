@@ -43,7 +43,7 @@ class Worker:
     name: str
     free: int  #: processes, less the tasks that run and those that are booked
     idle: int  #: processes that run no task
-    shards: list[Shard]
+    shards: dict[int, Shard]  #: those that it polls, by number
     is_queued: bool = False  #: whether it polls as soon as a process is free
     is_stopped: bool = False
     #: Tasks for which no process was free at their start: shard, token and that time.
@@ -54,7 +54,8 @@ class Worker:
 class Workers:
     """Runs tasks of one length, for workers with some processes each.
 
-    ``lines`` may be several protocols, of the same clock: each is a shard.
+    ``lines`` may be several protocols, of the same clock: each is a shard. All workers poll all
+    shards, or each shard has as many of its own.
     """
 
     lines: Protocol | Sequence[Protocol]
@@ -63,6 +64,7 @@ class Workers:
     task: int = 5_000  #: the length (us) of a task
     lateness: Callable[[], int] = lambda: 0
     poll_interval: float = tuning.MAX_POLL_INTERVAL_SECONDS
+    apart: bool = False  #: whether each shard has workers of its own
     #: Calls by kind: that found something or nothing, that passed a poll or only settled.
     calls: Counter[str] = field(default_factory=Counter)
     #: Calls of each shard.
@@ -76,18 +78,20 @@ class Workers:
         self._clock = self._shards[0].clock
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
+        groups = [[shard] for shard in self._numbered()] if self.apart else [[*self._numbered()]]
         self.all = [
             Worker(
                 f"w{number}",
                 self.processes,
                 self.processes,
-                [Shard(shard) for shard in range(len(self._shards))],
+                {shard: Shard(shard) for shard in shards},
             )
+            for shards in groups
             for number in range(self.number)
         ]
         for number, worker in enumerate(self.all):
-            for shard in worker.shards:
-                self._set_poll(worker, shard, self._clock.now + 1_000 * number)
+            for shard in worker.shards.values():
+                self._set_poll(worker, shard, self._clock.now + 1_000 * (number % self.number))
 
     def run(self, seconds: float) -> None:
         """Let the workers run for some seconds."""
@@ -109,7 +113,7 @@ class Workers:
 
     def wake(self, worker: Worker, *only: int) -> None:
         """Let a worker poll now, such as one that had been stopped, or only some of its shards."""
-        for number in only or self._numbered():
+        for number in only or worker.shards:
             shard = worker.shards[number]
             shard.poll_at = None
             self._set_poll(worker, shard, self._clock.now)
@@ -134,7 +138,11 @@ class Workers:
     def _listen(self, number: int) -> Iterator[Callable[[], None]]:
         """Subscribe to the channels of a shard; what is yielded hands out their wake-ups."""
         lines = self._shards[number]
-        by_channel = {lines.keys.wakeup_channel(worker.name): worker for worker in self.all}
+        by_channel = {
+            lines.keys.wakeup_channel(worker.name): worker
+            for worker in self.all
+            if number in worker.shards
+        }
         with lines.client.pubsub() as channels:
             channels.subscribe(*by_channel)
             for _ in by_channel:
@@ -157,7 +165,9 @@ class Workers:
 
     def _poll_next(self, worker: Worker) -> None:
         now = self._clock.now
-        due = [one for one in worker.shards if one.poll_at is not None and one.poll_at <= now]
+        due = [
+            one for one in worker.shards.values() if one.poll_at is not None and one.poll_at <= now
+        ]
         if worker.is_stopped or not due:
             return
         if worker.free > 0:

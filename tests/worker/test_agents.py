@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle.operations.waiting import list_claims_call
+from celery_throttle.operations.plan import read_call
 from tests.apps import agents
 from tests.clients.vendors import OpenAI, Reply
 from tests.observe.metrics.page import read_page
@@ -127,7 +127,8 @@ def test_a_killed_worker_does_not_pay_again(begin: Callable[..., Worker], vendor
     vendor.trouble = stand_still
     agents.throttle["paused"].resume()
     assert is_third.wait(60)
-    wait_until(lambda: not store.run(list_claims_call(keys, "one@localhost")), "a settled claim")
+    with_claims = read_call("", ("EXISTS", keys.workers))
+    wait_until(lambda: store.run(with_claims)[1] == 0, "a settled claim")
     worker.kill()
     worker.wait()
     ended.set()

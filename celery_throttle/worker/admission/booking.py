@@ -7,6 +7,7 @@ and its line).
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, MutableSet, Sequence
 from contextlib import AbstractContextManager
@@ -63,7 +64,7 @@ class Booking:
             return self.defer(request, tuning.GATHER_SECONDS)
         task: TaskState = request.throttle_state
         if self._may_take_ahead(request, limits):
-            start = self.quota.use(requirement)
+            start = self.quota.use(requirement, time.monotonic())
             if start is None and self.quota.should_gather(requirement):
                 return self.defer(request, tuning.GATHER_SECONDS)
             try:
@@ -79,7 +80,7 @@ class Booking:
     ) -> Status | None:
         """Book a request that has a process without a call; None if no quota for it is cached."""
         ahead = self._may_take_ahead(request, limits)
-        start = self.quota.use(requirement) if ahead else None
+        start = self.quota.use(requirement, time.monotonic()) if ahead else None
         return None if start is None else request.throttle_state.book(start)
 
     def _requirement_ahead(self, request: Any) -> Requirement | None:
@@ -172,7 +173,7 @@ class Booking:
             if not may and not self.quota.is_refused(requirement):
                 results[request] = request.throttle_state.status
             elif may and request not in results:
-                start = self.quota.use(requirement)
+                start = self.quota.use(requirement, time.monotonic())
                 if start is not None:
                     results[request] = request.throttle_state.book(start)
         return results

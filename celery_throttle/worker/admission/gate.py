@@ -48,7 +48,13 @@ from celery_throttle.worker.hooks.pool import WorkerPool
 from celery_throttle.worker.hooks.timers import Timers
 from celery_throttle.worker.slots import TaskSlots
 from celery_throttle.worker.start import Start
-from celery_throttle.worker.task_state import WAITING_HERE, Status, TaskState, ending
+from celery_throttle.worker.task_state import (
+    WAITING_HERE,
+    Status,
+    TaskState,
+    ending,
+    may_be_revoked,
+)
 from celery_throttle.worker.waiting.delayed import DelayedTasks
 from celery_throttle.worker.waiting.park import SharedCallError, WaitingPolicy
 from celery_throttle.worker.waiting.stepped_out import SteppedOutRequests
@@ -132,7 +138,10 @@ class Gate:
         """
         status = self._decide(request, self._decide_arrived)
         if status is Status.ADMITTED:
-            waited = announce_end_of_wait(request)
+            wait = request.throttle_state.end_wait()
+            waited = 0.0 if wait is None else wait.seconds
+            if wait is not None:
+                announce_end_of_wait(request, wait)
             if signals.task_admitted.receivers and has_limits(self.throttle, request):
                 signals.task_admitted.send(sender=request.task, request=request, wait=waited)
         return status
@@ -188,11 +197,12 @@ class Gate:
             return task.move(Status.QUEUED)
         if self.outage.is_on:
             status = self._booking.book_in_outage(request, limits, requirement)
-        elif self.calls.is_late and not request.acknowledged:
-            status = self._keep(request)
         elif self.calls.must_wait():
-            cached = self._booking.book_cached(request, limits, requirement)
-            status = cached or self._deferred.add(request)
+            if self.calls.is_late and not request.acknowledged:
+                status = self._keep(request)
+            else:
+                cached = self._booking.book_cached(request, limits, requirement)
+                status = cached or self._deferred.add(request)
         else:
             status = self._booking.book(request, limits, requirement)
         return self._admit_booked(request) if status is Status.BOOKED else status
@@ -200,7 +210,7 @@ class Gate:
     def _admit_booked(self, request: Any) -> Status:
         """Start a request that has its units, at its time."""
         task: TaskState = request.throttle_state
-        seconds = task.seconds_to_start()
+        seconds = 0.0 if task.start is None else task.start.at - time.monotonic()
         if seconds > tuning.WAIT_IN_PLACE_SECONDS:
             self._refunds.watch(task.start)
             self.timers.call_after(seconds, self.readmit, (request,))
@@ -295,6 +305,8 @@ class Gate:
 
         If its end cannot be stored, it comes again later.
         """
+        if not may_be_revoked(request):
+            return False
         try:
             with ending(request):
                 revoked = request.revoked()

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from celery.worker import state
-
 from celery_throttle.errors import ThrottleError
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.key import LimitRef
@@ -40,7 +38,7 @@ from celery_throttle.worker.admission.request_limits import NotComputedError, re
 from celery_throttle.worker.demand import Demand
 from celery_throttle.worker.health.loop_calls import LoopCalls, LoopSteps
 from celery_throttle.worker.start import Start
-from celery_throttle.worker.task_state import Status
+from celery_throttle.worker.task_state import Status, may_be_revoked
 
 #: Microseconds that a start may be booked ahead.
 AHEAD = to_us(tuning.BOOKING_HORIZON_SECONDS)
@@ -108,9 +106,17 @@ class Quota:
         self._blocks: dict[Requirement, Block] = {}
         self._demand = Demand()
 
-    def use(self, requirement: Requirement) -> Start | None:
-        """Use cached quota: return a start, or None."""
-        return self._use(requirement, time.monotonic())
+    def use(self, requirement: Requirement, now: float) -> Start | None:
+        """Use quota that is cached at a monotonic time: return a start, or None."""
+        block = self._blocks.get(requirement)
+        wait = None if block is None else block.use(now)
+        if block is None or wait is None:
+            return None
+        self._demand.count((None, requirement), now)
+        if block.start is None:
+            return Start(now + wait)
+        block.start.move(now + wait)  # its task has the units to give back from now on
+        return block.start
 
     def may_have(self, requirement: Requirement, count: int) -> bool:
         """Return whether one call may take so many starts, as far as is known.
@@ -143,7 +149,7 @@ class Quota:
         def receive_late(result: Reply | Exception) -> None:
             try:
                 with self.deciding:
-                    start = self._use(requirement, self._receive(wants, result))
+                    start = self.use(requirement, self._receive(wants, result))
             except Exception as error:  # noqa: BLE001  # the request gets it
                 receive(error)
             else:
@@ -151,7 +157,7 @@ class Quota:
 
         replied_at = self._receive(wants, self.calls.run(self._call(wants), receive_late))
         # A start of the reply is used as at its arrival, however late this thread goes on.
-        return self._use(requirement, replied_at)
+        return self.use(requirement, replied_at)
 
     def fetch(self, requirements: Iterable[Requirement], later: Iterable[Requirement]) -> None:
         """Take quota for tasks that have processes, and cache it, unless enough is cached.
@@ -208,18 +214,6 @@ class Quota:
         block = self._blocks.get(requirement)
         return block is not None and block.lasts(now)
 
-    def _use(self, requirement: Requirement, now: float) -> Start | None:
-        block = self._blocks.get(requirement)
-        wait = None if block is None else block.use(now)
-        if block is None or wait is None:
-            return None
-        self._demand.count(None, now)
-        self._demand.count(requirement, now)
-        if block.start is None:
-            return Start(now + wait)
-        block.start.move(now + wait)  # its task has the units to give back from now on
-        return block.start
-
     def should_gather(self, requirement: Requirement) -> bool:
         """Return whether tasks come fast, one by one, so that one call should serve several.
 
@@ -275,7 +269,7 @@ class Quota:
                 block = Block(now, starts, at_once, later, interval_ns / NANOSECONDS, lifetime)
                 if marks:
                     takes = _takes(want.requirement, *marks)
-                    block.start = Start(now + later, takes, now + lifetime)
+                    block.start = Start(now + later, takes, lasts=lifetime - later)
                     if index >= first_ahead:
                         self.refunds.watch(block.start)
                 self._add(want.requirement, block, now)
@@ -338,8 +332,6 @@ def _is_certain(request: Any) -> bool:
         hasattr(request, "throttle_state")
         and request.throttle_state.claim is None
         and request.throttle_state.status not in (Status.BOOKED, Status.IN_STRATEGY)
-        and request.expires is None
-        and request.id not in state.revoked
-        and not state.revoked_stamps
+        and not may_be_revoked(request)
         and not request.delivery_info.get("redelivered")
     )

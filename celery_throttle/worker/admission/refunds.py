@@ -51,7 +51,7 @@ class Refunds:
         with self.deciding:
             start, task.start = task.start, None
             if start is not None and start.takes:
-                start.until = -math.inf
+                start.lasts = -math.inf
                 self._starts.add(start)
                 self.calls.run_or_queue(self._give_back_in_time)
 

@@ -77,22 +77,23 @@ def limits_of(throttle: AppLimits, request: Any) -> TaskLimits | None:
             shards.
         NotComputedError: only the functions of the task know.
     """
-    task: TaskState = request.throttle_state
-    if task.shard_error is not None:
-        raise task.shard_error
-    if task.joined is not None:
-        return task.joined[0]
-    if not (task.requested or request.task.name in _MAPPING_TASKS):
-        limits = throttle.task_limits(request.task)
+    state: TaskState = request.throttle_state
+    if state.shard_error is not None:
+        raise state.shard_error
+    if state.joined is not None:
+        return state.joined[0]
+    task = request.task
+    if not (state.requested or task.name in _MAPPING_TASKS):
+        limits = throttle.task_limits(task)
         if limits is None or limits.computed is None:
             return limits
-        if task.computed is None and limits.computed.functions:
+        if state.computed is None and limits.computed.functions:
             raise NotComputedError
     calls = calls_of(throttle, request)
     if all(call.limits.computed is None for call in calls):
         return _join(throttle, request, calls, require(throttle, calls))
-    if task.computed is not None:
-        return _join(throttle, request, calls, _merged(throttle, task.computed))
+    if state.computed is not None:
+        return _join(throttle, request, calls, _merged(throttle, state.computed))
     if any(call.limits.functions for call in calls):  # of a mapping task
         raise NotComputedError
     return set_computed(throttle, request, calls, require(throttle, calls))

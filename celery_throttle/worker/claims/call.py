@@ -84,7 +84,7 @@ class ClaimCall:
         #: Held while a call claims tasks, until these are received.
         self.lock = threading.Lock()
         self._last_reply = time.time()
-        self._compared_at = 0.0
+        self._compared_at = time.monotonic()
         self._generation = self._store.generation
         #: Whether the claims may have changed since they were compared.
         self._is_changed = False

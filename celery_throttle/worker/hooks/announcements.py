@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -46,42 +47,45 @@ def defer_receipts(consumer: Any, has_limits: Callable[[Any], bool]) -> None:
     """Let the events ``task-received`` of requests with limits wait for :func:`send_receipt`.
 
     It must be called before Celery makes its strategies, which look the dispatcher's method up
-    once. Each connection to the broker has another dispatcher.
+    once: only meanwhile it is another one. Each connection to the broker has another dispatcher.
     """
     update_strategies = consumer.update_strategies
 
     def update_strategies_after() -> None:
         dispatcher = consumer.event_dispatcher
-        if dispatcher is not None and "send" not in vars(dispatcher):
-            dispatcher.send = _make_send(dispatcher, has_limits)
-            if "task" in dispatcher.buffer_group:
-                dispatcher.buffer_group = (*dispatcher.buffer_group, _GROUP)
-        update_strategies()
+        if dispatcher is None:
+            update_strategies()
+            return
+        if "task" in dispatcher.buffer_group and _GROUP not in dispatcher.buffer_group:
+            dispatcher.buffer_group = (*dispatcher.buffer_group, _GROUP)
+        dispatcher.send = partial(_send_or_defer, dispatcher, dispatcher.send, has_limits)
+        try:
+            update_strategies()
+        finally:
+            del dispatcher.send
 
     consumer.update_strategies = update_strategies_after
 
 
-def _make_send(dispatcher: Any, has_limits: Callable[[Any], bool]) -> Callable[..., Any]:
-    send = dispatcher.send
-
-    def send_or_defer(type: str, *args: Any, **fields: Any) -> Any:  # noqa: A002  # as in Celery
-        if type in {"task-received", PARKED_EVENT} and not _sends_task_events(dispatcher):
-            return None
-        if type == "task-received":
-            request = _new_request.get()
-            if request is not None and request.id == fields["uuid"]:
-                _new_request.set(None)
-                if not fields["eta"] and has_limits(request):
-                    if not is_claimed(request.message):
-                        request.throttle_state.receipt = {**fields, "timestamp": time.time()}
-                        return None
-                    fields["eta"] = _iso(time.time())  # it has waited
-        elif type == PARKED_EVENT and dispatcher.groups:
-            # `celery control enable_events` enables the group "task" only.
-            dispatcher.groups.add(_GROUP)
-        return send(type, *args, **fields)
-
-    return send_or_defer
+def _send_or_defer(
+    dispatcher: Any,
+    send: Callable[..., Any],
+    has_limits: Callable[[Any], bool],
+    event: str,
+    **fields: Any,
+) -> Any:
+    """Send the event ``task-received`` of a strategy, unless it waits."""
+    if not _sends_task_events(dispatcher):
+        return None
+    request = _new_request.get()
+    if request is not None and request.id == fields["uuid"]:
+        _new_request.set(None)
+        if not fields["eta"] and has_limits(request):
+            if not is_claimed(request.message):
+                request.throttle_state.receipt = {**fields, "timestamp": time.time()}
+                return None
+            fields["eta"] = _iso(time.time())  # it has waited
+    return send(event, **fields)
 
 
 def _sends_task_events(dispatcher: Any) -> bool:
@@ -147,7 +151,10 @@ def announce_wait(
     logger.debug("Task %s[%s] waits for %s", request.name, request.id, ref)
     fields = {"limit": ref.name, "key": ref.key, "position": position, "expected": expected}
     send_receipt(request, waits=True, expected=expected)
-    if request.task.send_events:
+    dispatcher = request.eventer
+    if request.task.send_events and dispatcher and _sends_task_events(dispatcher):
+        if dispatcher.groups:  # `celery control enable_events` enables the group "task" only
+            dispatcher.groups.add(_GROUP)
         of_task = {"uuid": request.id, "name": request.name, "retry_after": retry_after}
         _send(request, PARKED_EVENT, {**of_task, **fields})
     signals.task_throttled.send(
@@ -167,11 +174,8 @@ def announce_wait(
         logger.warning("Could not show that task %s waits: %r", request.id, error)
 
 
-def announce_end_of_wait(request: Any) -> float:
-    """Announce that a task is about to start, if it has waited; return the seconds of its wait."""
-    wait: Wait | None = request.throttle_state.end_wait()
-    if wait is None:
-        return 0.0
+def announce_end_of_wait(request: Any, wait: Wait) -> None:
+    """Announce that a task which has waited is about to start."""
     signals.task_released.send(
         sender=request.task,
         request=request,
@@ -180,7 +184,6 @@ def announce_end_of_wait(request: Any) -> float:
         key=wait.ref.key,
         position=wait.position,
     )
-    return wait.seconds
 
 
 def turn_away(request: Any, limits: TaskLimits, error: ThrottleError) -> Status:

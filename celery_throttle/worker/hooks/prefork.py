@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from inspect import isgenerator
 from multiprocessing.connection import wait
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ class PreforkPool:
     def __init__(self, controller: Any) -> None:
         self._hub, self._wrapper = controller.hub, controller.pool
         self._semaphore = semaphore = controller.semaphore
+        self._release_permit = partial(type(semaphore).release, semaphore)
         self._task_is_ending = False
         self.idle_requests: WeakSet[Any] = WeakSet()
         semaphore.value = max(0, semaphore.initial_value - len(state.active_requests))
@@ -79,9 +81,6 @@ class PreforkPool:
             spare += sum(job._worker_lost is not None for job in pool._cache.values())  # noqa: SLF001
         if spare > 0:
             self._release_permit()
-
-    def _release_permit(self) -> None:
-        type(self._semaphore).release(self._semaphore)
 
     def count_processes(self) -> int:
         """Return the number of processes, as Celery's pool counts them."""

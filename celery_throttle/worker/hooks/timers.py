@@ -156,13 +156,15 @@ class LoopTimers(Timers):
         delay: float = self._fire_timers(**options)
         any_due = False
         if not self._is_making_calls:  # else one of these calls runs the loop
-            self._is_making_calls = True
-            try:
-                any_due = self._make_calls(tuple(hub.propagate_errors))
-            finally:
-                self._is_making_calls = False
             first = self._seconds_to_first()
-            delay = delay if first is None else min(delay, first)
+            if first == 0.0:
+                self._is_making_calls = True
+                try:
+                    any_due = self._make_calls(tuple(hub.propagate_errors))
+                finally:
+                    self._is_making_calls = False
+            elif first is not None:
+                delay = min(delay, first)
         # After each round Celery changes the prefetch count, for one. Nor does kombu care here for
         # calls that are ready for the next round.
         if any_due or hub._ready:  # noqa: SLF001  # as above

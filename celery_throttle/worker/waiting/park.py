@@ -157,7 +157,7 @@ class WaitingPolicy(ABC):
             at = time.monotonic() + wait_us / MICROSECONDS
             start = Start(at, read_takes(takes), settles=limits.settles)
             if slots:  # their leases are renewed, so the task may start late
-                start.until = math.inf
+                start.lasts = math.inf
             return task.book(start)
         return self._wait(request, limits, requirement, fields)
 

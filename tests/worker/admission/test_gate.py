@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -38,11 +39,15 @@ class Announcer:
         self.on_event()
 
 
+NOW = datetime.now(timezone.utc)
+
+
 class Request(GatedRequest, Announcer):
     acknowledged = False
 
     def __init__(self, task: Any, number: int, parks: Callable[[], float | Status | None]) -> None:
-        self.task, self.id, self.expires = task, f"task-{number}", None
+        self.task, self.id = task, f"task-{number}"
+        self.expires: datetime | None = None
         self.app = task.app
         self.args, self.kwargs = (), dict[str, Any]()
         self.message, self.delivery_info = SimpleNamespace(body=b""), dict[str, Any]()
@@ -354,7 +359,7 @@ def test_a_task_that_is_revoked_does_not_count_as_idle(bench: Bench) -> None:
         request.send_event("task-revoked")
         return True
 
-    request.is_revoked = is_revoked
+    request.is_revoked, request.expires = is_revoked, NOW
     request.on_event = lambda: idle.append(request in bench.gate.pool.idle_requests)
     bench.decide(request)
     assert idle == [False]
@@ -362,6 +367,7 @@ def test_a_task_that_is_revoked_does_not_count_as_idle(bench: Bench) -> None:
 
 def test_a_task_that_is_revoked_meanwhile_takes_nothing(bench: Bench) -> None:
     revoked, broken, last = (bench.request(runs) for _ in range(3))
+    revoked.expires = broken.expires = NOW
     revoked.is_revoked = lambda: True
     broken.is_revoked = lambda: bool(failing(ConnectionError("no backend"))())
     bench.decide(revoked, broken, last)

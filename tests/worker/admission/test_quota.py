@@ -19,7 +19,7 @@ from celery_throttle import LimitByKey, StoreError, Throttle, UnknownLimitError
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.worker import task_state
-from celery_throttle.worker.admission import gate, quota, refunds
+from celery_throttle.worker.admission import booking, gate, quota, refunds
 from celery_throttle.worker.admission.functions import FunctionCalls
 from celery_throttle.worker.admission.gate import Gate
 from celery_throttle.worker.admission.lookups import KeyLookups
@@ -33,6 +33,7 @@ from celery_throttle.worker.health.loop_calls import LoopCalls
 from celery_throttle.worker.health.outage import OutageMode
 from celery_throttle.worker.request import GatedRequest
 from celery_throttle.worker.slots import TaskSlots
+from celery_throttle.worker.start import Start
 from celery_throttle.worker.task_state import Status, TaskState
 from celery_throttle.worker.tuning import BOOKING_HORIZON_SECONDS as HORIZON
 from celery_throttle.worker.tuning import (
@@ -68,7 +69,7 @@ class Bench:
 
     def __init__(self, app: Celery, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (quota, refunds, task_state, park, gate, loop_calls):
+        for module in (booking, quota, refunds, task_state, park, gate, loop_calls):
             clock = SimpleNamespace(
                 monotonic=lambda: self.now, time=lambda: self.now, sleep=lambda _: None
             )
@@ -116,13 +117,16 @@ class Bench:
         return call
 
     def book(self, request: Request, requirement: Requirement) -> None:
-        start = self.quota.use(requirement) or self.quota.take(requirement, NOWHERE)
+        start = self.use(requirement) or self.quota.take(requirement, NOWHERE)
         assert start
         request.throttle_state.book(start)
 
+    def use(self, requirement: Requirement) -> Start | None:
+        return self.quota.use(requirement, self.now)
+
     def take(self, requirement: Requirement) -> float | None:
         """What the gate does for one task, which starts in time: return the seconds until then."""
-        start = self.quota.use(requirement) or self.quota.take(requirement, NOWHERE)
+        start = self.use(requirement) or self.quota.take(requirement, NOWHERE)
         if start is None:
             return None
         start.use()
@@ -211,7 +215,7 @@ def test_what_is_left_of_a_window_is_not_used_in_the_next(bench: Bench) -> None:
     for block in bench.quota._blocks.values():
         assert block.lifetime <= HORIZON
     bench.now += HORIZON + 0.001
-    assert bench.quota.use(window) is None
+    assert bench.use(window) is None
 
 
 def test_a_task_asks_for_those_that_wait_as_well(bench: Bench, task: Any) -> None:
@@ -235,19 +239,19 @@ def test_nothing_is_taken_ahead_of_a_key_whose_limit_is_not_looked_up_yet(bench:
     bench.make_busy()
     bench.waiting = bench.requests(plan, range(1, 2))
     assert bench.take(tenant_of(0)) == 0.0
-    assert bench.quota.use(required) is None
+    assert bench.use(required) is None
     bench.lookups.note(required.refs[0])
     wait_until(lambda: bench.lookups.are_known(required), "a limit that is in force")
     assert bench.take(tenant_of(2)) == 0.0
-    assert bench.quota.use(required)
+    assert bench.use(required)
 
 
 def test_a_task_counts_once_however_often_it_comes_to_the_gate(bench: Bench) -> None:
     """So many units are taken ahead as tasks started."""
     bulk = one("bulk")
-    assert bench.quota.use(bulk) is None  # it is decided in the next round
+    assert bench.use(bulk) is None  # it is decided in the next round
     bench.quota.fetch([bulk], [])
-    assert bench.quota.use(bulk)
+    assert bench.use(bulk)
     assert bench.take(bulk) == 0.0
     assert bench.quota._blocks[bulk].starts == 2
 
@@ -296,7 +300,7 @@ def test_they_are_given_back_although_no_other_task_comes(bench: Bench, task: An
     bench.timers[-1]()
     remaining = [bench.throttle["tenant", tenant].peek(0).remaining for tenant in range(6)]
     assert remaining == [0, 1, 1, 1, 1, 1]
-    assert bench.quota.use(tenant_of(1)) is None
+    assert bench.use(tenant_of(1)) is None
     assert len(bench.timers) == 2
 
 
@@ -366,7 +370,7 @@ def test_a_task_that_joined_a_line_takes_no_units_from_others(bench: Bench) -> N
     while bench.calls == 0:
         assert bench.take(one("bulk")) is not None
     bench.quota.remember_refusal(one("bulk"))
-    assert bench.quota.use(one("bulk")) is not None
+    assert bench.use(one("bulk")) is not None
 
 
 def test_a_full_cache_forgets_refusals_but_no_units(bench: Bench) -> None:
@@ -378,7 +382,7 @@ def test_a_full_cache_forgets_refusals_but_no_units(bench: Bench) -> None:
     assert bench.quota.is_refused(tenant_of(0))
     bench.quota.remember_refusal(tenant_of(QUOTA_CACHE_SIZE))
     assert not bench.quota.is_refused(tenant_of(0))
-    assert bench.quota.use(one("bulk")) is not None
+    assert bench.use(one("bulk")) is not None
 
 
 #: What matters only to those that are parked, or while the server is lost.
@@ -795,7 +799,7 @@ def test_demand_is_what_passed_in_the_last_20_ms() -> None:
     demand = Demand()
 
     def count(key: str, now: float) -> int:
-        demand.count(key, now)
+        demand.count((key,), now)
         return demand.recent(key, now)
 
     assert demand.recent("slow", 0.0) == 0
@@ -812,5 +816,5 @@ def test_demand_is_what_passed_in_the_last_20_ms() -> None:
 def test_demand_remembers_a_bounded_number_of_keys() -> None:
     demand = Demand()
     for number in range(20_000):
-        demand.count(number, number * 1e-6)
+        demand.count((number,), number * 1e-6)
     assert len(demand._counts) < 5_000

@@ -13,8 +13,8 @@ local call = {
   is_late = false,             -- whether a list was served so late that workers have to poll sooner
   bytes = 0,                   -- of the tasks read so far
   visits = claim_numbers[2] + 16, -- lines that it may still look at; 0 ends it, and the worker polls again at once
+  lacks_process = false,       -- whether a process has to be free for the next task, and none is
   is_registered = claim_numbers[8] == 1, -- whether the worker has registered its limits since its last call
-  is_full = false,             -- whether no process is free, and limits like that of the last task are too slow for others
   has_undefined = false,       -- whether a line needs a limit that the worker has to register first
   wake_later = {},             -- {due, polls} of queues that wait for a slot released by this call
 }

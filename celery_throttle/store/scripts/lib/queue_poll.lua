@@ -52,7 +52,7 @@ end
 
 -- Whether the first of some polls is in time for a start that is due (us) then.
 local function is_in_time(polls, due)
-  return (polls[1] or due) <= due - call.free_horizon * IN_TIME
+  return polls[1] and polls[1] <= due - call.free_horizon * IN_TIME
 end
 
 -- When (us) the last poll of a queue is.
@@ -157,7 +157,9 @@ local function next_poll_time(queue, due, gap_before, has_taken)
     if not due then
       repair()(queue)
     end
-    return now
+    -- No worker relies on this poll. Until it has to book a start, several processes may have become free: one call claims
+    -- for all of them.
+    return due and call.lacks_process and math.max(now, due - call.free_horizon * IN_TIME) or now
   end
   local is_now = false
   if due then

@@ -173,7 +173,7 @@ local function decide_batch(line, ids)
         batch.wait, batch.bottleneck = wait, bottleneck
         return batch
       elseif kind == 1 and is_too_slow(requirements) then
-        call.visits = 0
+        call.visits, call.lacks_process = 0, true
         return batch
       end
       wait = math.max(0, wait)
@@ -299,7 +299,7 @@ local function serve_line(queue, waiting, name, score, rival)
     return false
   end
   local batch = decide_batch(line, ids)
-  call.is_full = batch.has_taken and is_too_slow(line.requirements)
+  call.lacks_process = call.lacks_process or batch.has_taken and is_too_slow(line.requirements)
   local dispatches = #batch.leaving
   if dispatches > 0 or #ids == 0 then
     local task_score = line.entries[2 * dispatches + 2]
@@ -317,7 +317,7 @@ end
 -- room. Behind a limit that is too slow for processes that are not free, the list is left to the next call: its limits are
 -- probably as slow, and its lines would be read in vain.
 return function(queue, waiting)
-  if call.is_full then
+  if call.lacks_process then
     call.visits = 0
     return
   end
