@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.stage import LINES
 from celery_throttle import Limiter
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.waiting import LineTasks, WaitingTask, claim_call, park_call
+from celery_throttle.operations.waiting import LineTasks, ParkRequest, claim_call, park_call
 from celery_throttle.store.script import Call
 
 WORKER = "benchmark"
@@ -45,7 +45,7 @@ def _line_tasks(
 ) -> LineTasks:
     requirement = limiter.require([limiter[item] for item in items], 1)
     tasks = [
-        WaitingTask(one, MESSAGE, requirement, rank=3, identity=f"{one} 0 0", holder=one)
+        ParkRequest(one, MESSAGE, requirement, rank=3, identity=f"{one} 0 0", holder=one)
         for one in ids
     ]
     return LineTasks(queue, tasks)

@@ -26,7 +26,7 @@ from benchmarks.results import Figure, Options, Result
 from benchmarks.stage import LINES, QUEUE, Stage
 from celery_throttle import Limiter
 from celery_throttle.limits.key import ItemLike
-from celery_throttle.operations.waiting import LineTasks, WaitingTask, park_call
+from celery_throttle.operations.waiting import LineTasks, ParkRequest, park_call
 from celery_throttle.tasks.messages import packing
 
 TASKS = 6_000
@@ -119,7 +119,7 @@ class _Side:
                     limit = ("tenant", self._keys[number % len(self._keys)])
                 requirement = self._limiter.require([self._limiter[limit]], 1)
                 message = _as_received(packed)
-                task = WaitingTask(task_id, message, requirement, rank=9, identity=task_id)
+                task = ParkRequest(task_id, message, requirement, rank=9, identity=task_id)
                 call = park_call(self._limiter.keys, [LineTasks(LINES, [task])])
                 pipe.execute_command(
                     "EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args

@@ -8,10 +8,10 @@ the polls that were set before have passed. After that, half of the workers stop
 time. *Quota used*, *fullest second* and *longest delay* are those of the limit that did worst.
 
 *Nodes*: eight shards on 1, 2 and 4 servers, all polled by the same workers. They are compared, in
-turn, with eight shards on as many servers of which each has as many workers of its own, which know
-no other: the keys, tasks and memory are the same, and so are the processors that the servers share.
-Processor time is that of all servers. *One shard*: one of the eight, alone on a server. *Divided*:
-the load of one shard, divided among eight.
+turn, with *one shard* of the eight, alone on a server; and with eight shards on as many servers of
+which each has as many *own workers*, which know no other: there the keys, tasks and memory are the
+same, and so are the processors that the servers share. Processor time is that of all servers.
+*Divided*: the load of one shard, divided among eight.
 """
 
 from __future__ import annotations
@@ -195,16 +195,19 @@ def _nodes(options: Options) -> Iterator[Figure]:
     yield Figure("  calls of workers a task", "", alone.calls)
     for number, nodes in enumerate(NODES):
         own, cost = pairs[2 * number : 2 * number + 2]
-        us = [some[2 * number + 3].us / some[2 * number + 2].us for some in rounds]
+        pair = 2 + 2 * number
+        us = [some[pair + 1].us / some[0].us for some in rounds]
+        us_of_own = [some[pair + 1].us / some[pair].us for some in rounds]
         where = f"{SHARDS} shards on {_many(nodes, 'node')}"
         yield Figure(f"{where}: processor time a task", "us", cost.us)
-        yield Figure("  processor time, each shard with own workers", "us", own.us)
-        yield Figure("  processor time, of one shard's", "", median(us), at_most=1.05, rounds=us)
-        commands = cost.commands / own.commands
+        yield Figure("  of one shard's", "", median(us), at_most=1.05, rounds=us)
+        name = "  of that with own workers"
+        yield Figure(name, "", median(us_of_own), at_most=1.05, rounds=us_of_own)
+        commands = cost.commands / alone.commands
         yield Figure("  commands of scripts a task, of one shard's", "", commands)
         yield Figure("  calls of workers a task", "", cost.calls)
-        yield Figure("  calls, each shard with own workers", "", own.calls)
-        yield Figure("  calls, of one shard's", "", cost.calls / own.calls, at_most=1.02)
+        yield Figure("  calls, of one shard's", "", cost.calls / alone.calls, at_most=1.02)
+        yield Figure("  calls, of those with own workers", "", cost.calls / own.calls, at_most=1.02)
         yield Figure("  busiest node, of the mean", "", cost.busiest, at_most=1.1)
     yield Figure(f"{load} divided among {SHARDS} shards: processor time a task", "us", divided.us)
     yield Figure("  calls of workers a task", "", divided.calls)

@@ -149,6 +149,8 @@ class StoreUnavailableError(StoreError):
     The message contains the URL of the server without user and password.
     """
 
+    waited = 0.0  # seconds that the failed call took, if it was measured; for `bulk/retry.py`
+
 
 class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mistake
     """A limit refused a call or a task.

@@ -294,7 +294,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
     "Claims and workers": (
         *_kinds(
             Expiry.WITH_LAST_TASK,
-            "",
+            "what cannot be read of a dead worker: eight days after its death is found",
             "claim, quarantine, requeue, withdraw, withdraw_lines, withdraw_quarantined",
             (_KEYS.claims("<worker>"), "hash", "packed claimed tasks of a worker, by token"),
         ),

@@ -20,7 +20,7 @@ from celery_throttle.operations.waiting import (
     Kept,
     LineTasks,
     Mode,
-    WaitingTask,
+    ParkRequest,
     claim_call,
     park_call,
     quarantine_call,
@@ -148,7 +148,7 @@ class Protocol:
     ) -> Parked:
         keys, requirement = self.keys, self.require(limits, cost)
         wait = None if max_wait == FOREVER else max_wait / SECOND
-        task = WaitingTask(
+        task = ParkRequest(
             task_id,
             message,
             requirement,

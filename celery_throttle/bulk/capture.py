@@ -22,7 +22,7 @@ from kombu.serialization import dumps, loads
 from celery_throttle.errors import FanOutError, ThrottleError, shown
 from celery_throttle.limits.duration import to_us
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.waiting import LineTasks, Mode, WaitingTask, park
+from celery_throttle.operations.waiting import LineTasks, Mode, ParkRequest, park
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.context import computed_headers
 from celery_throttle.tasks.messages import packing
@@ -224,7 +224,7 @@ class LinePublisher:
             throttle.look_up_keys(requirement.refs)
             queue, rank, expires = self._destinations.read(message)
             packed = packing.pack(message, computed_headers(limits, requirement))
-            waiter = WaitingTask(
+            request = ParkRequest(
                 task_id,
                 packed,
                 requirement,
@@ -236,8 +236,7 @@ class LinePublisher:
             )
             kept = limits.kept.for_task(returns=bool(message.headers.get("retries")))
             name = message.headers["task"]
-
-            line = LineTasks(queue, [waiter], kept=kept, task_name=name)
+            line = LineTasks(queue, [request], kept=kept, task_name=name)
             (reply,) = throttle.run_in_shard(requirement.refs, lambda shard: park(shard, [line]))
         except (ThrottleError, DecodeError) as error:  # the worker fails a task with a wrong key
             logger.debug("Task %s goes to the broker: %s", task_id, error)

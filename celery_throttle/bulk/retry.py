@@ -33,7 +33,9 @@ def retry_outage(action: Callable[[], T], caller: str) -> T:
             return action()
         except StoreUnavailableError as error:
             now = time.monotonic()
-            if deadline is None or now - began > RETRY_TIMEOUT_SECONDS:  # it was not lost all along
+            # The failed call alone may take a minute, and does not show that the server was there.
+            is_lost_anew = now - error.waited - began > RETRY_TIMEOUT_SECONDS
+            if deadline is None or is_lost_anew:
                 deadline = now + RETRY_TIMEOUT_SECONDS
                 logger.warning(
                     "%s waits for the server of its limits, for %.0f s at most: %s",

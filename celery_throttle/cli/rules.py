@@ -18,7 +18,7 @@ from celery_throttle.limiter.limiter import apply_rules
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.requirement import format_limits
 from celery_throttle.limits.rules.file import load_rules
-from celery_throttle.limits.rules.rules import Change, Route, Rules, diff_rules, dump_rules
+from celery_throttle.limits.rules.rules import Route, RuleChange, Rules, diff_rules, dump_rules
 from celery_throttle.observe.status.definitions import (
     definitions_in_force,
     limits_below_rules,
@@ -120,7 +120,7 @@ def _preview(target: Target, ref: LimitRef, rules: Rules) -> Preview | None:
     return target.read(lambda observer: preview_definition(observer, ref, new), ref)
 
 
-def _subject(change: Change) -> str:
+def _subject(change: RuleChange) -> str:
     return change.subject if isinstance(change.subject, str) else Keys.field(change.subject)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,11 +16,12 @@ from aiohttp import (
 from aiohttp.base_protocol import BaseProtocol
 
 from celery_throttle.clients.answer import ApiAnswer, parse_json
-from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps, release_later
+from celery_throttle.clients.calls.call import GuardedCall, call_steps, release_later
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.calls.http import HttpExchange
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
-from celery_throttle.store.steps import arun_steps, run_to_end
+from celery_throttle.store.steps import arun_steps
 
 
 class ThrottledMiddleware:
@@ -70,13 +70,7 @@ class ThrottledMiddleware:
         return await arun_steps(call_steps(self._guard, exchange, request))
 
 
-class _AiohttpExchange(Exchange[ClientResponse]):
-    is_decoded = True
-
-    def __init__(self, request: ClientRequest, send: Callable[[], Any]) -> None:
-        self.request = request
-        self.send = send
-
+class _AiohttpExchange(HttpExchange[ClientResponse]):
     def is_repeatable(self) -> bool:
         return not self.request.body or isinstance(self.request.body, BytesPayload)
 
@@ -95,9 +89,6 @@ class _AiohttpExchange(Exchange[ClientResponse]):
         response.content.feed_data(body)
         response.content.feed_eof()
         return body
-
-    def close(self, response: ClientResponse) -> None:
-        response.close()
 
     def watch(self, response: ClientResponse, call: GuardedCall[ClientResponse]) -> bool:
         """The response releases its connection at the end of its body, read or not."""
@@ -148,5 +139,5 @@ class _PassingContent:
     async def _pass(self, piece: bytes) -> bytes:
         self._call.feed(piece)
         if self._content.at_eof():
-            await run_to_end(arun_steps(self._call.finish()))
+            await self._call.aend()
         return piece

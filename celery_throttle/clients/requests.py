@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from celery_throttle.clients.answer import ApiAnswer, parse_json
-from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.call import GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.calls.http import HttpExchange
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.clients.urllib3 import watch_body
@@ -85,27 +84,9 @@ class ThrottledAdapter(BaseAdapter):
         self._adapter.close()
 
 
-class _RequestsExchange(Exchange[requests.Response]):
-    is_decoded = True
-
-    def __init__(self, request: requests.PreparedRequest, send: Callable[[], Any]) -> None:
-        self.request = request
-        self.send = send
-
-    def is_repeatable(self) -> bool:
-        return self.request.body is None or isinstance(self.request.body, (bytes, str))
-
-    def content(self) -> Any:
-        return parse_json(self.request.body)
-
-    def answer(self, response: requests.Response) -> ApiAnswer:
-        return ApiAnswer(response.status_code, response.headers)
-
+class _RequestsExchange(HttpExchange[requests.Response]):
     def read_body(self, response: requests.Response) -> Any:
         return response.content
-
-    def close(self, response: requests.Response) -> None:
-        response.close()
 
     def watch(self, response: Any, call: GuardedCall[requests.Response]) -> bool:
         raw = response.raw

@@ -12,9 +12,10 @@ from typing import Any
 
 import urllib3
 
-from celery_throttle.clients.answer import ApiAnswer, parse_json
-from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.answer import ApiAnswer
+from celery_throttle.clients.calls.call import GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import Guard, GuardedLimits
+from celery_throttle.clients.calls.http import HttpExchange
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.store.steps import run_steps
 
@@ -96,31 +97,22 @@ def _make_request(
     return response
 
 
-class _Urllib3Exchange(Exchange[Any]):
-    is_decoded = True
-
+class _Urllib3Exchange(HttpExchange[Any]):
     def __init__(
         self,
         request: Urllib3Request,
         send: Callable[[], Any],
         is_streamed: bool,  # noqa: FBT001
     ) -> None:
-        self.request = request
-        self._send = send
+        super().__init__(request, partial(self._send, send))
         self._is_streamed = is_streamed
         #: The connection of a streamed response that was read: it may send the request again, and
         #: serves nobody else until then.
         self.kept: Any = None
 
-    def send(self) -> Any:
+    def _send(self, send: Callable[[], Any]) -> Any:
         self.kept = None
-        return self._send()
-
-    def is_repeatable(self) -> bool:
-        return self.request.body is None or isinstance(self.request.body, (bytes, str))
-
-    def content(self) -> Any:
-        return parse_json(self.request.body)
+        return send()
 
     def answer(self, response: Any) -> ApiAnswer:
         return ApiAnswer(response.status, response.headers)
@@ -135,9 +127,6 @@ class _Urllib3Exchange(Exchange[Any]):
                 if hasattr(unread, name):  # urllib3 2.0 has no read1()
                     setattr(response, name, getattr(unread, name))
         return body
-
-    def close(self, response: Any) -> None:
-        response.close()
 
     def watch(self, response: Any, call: GuardedCall[Any]) -> bool:
         if not self._is_streamed or response.closed:
@@ -174,7 +163,7 @@ class _Watch:
                 self._call.feed(piece)
                 yield piece
         finally:
-            run_steps(self._call.finish())
+            self._call.end()
 
     def _read(self, method: Any, amt: int | None = None, *args: Any, **options: Any) -> bytes:
         if self._is_passing:
@@ -194,8 +183,8 @@ class _Watch:
         method()
         self._is_released = True
         if not self._is_passing:  # urllib3 releases its connection before it returns the last piece
-            run_steps(self._call.finish())
+            self._call.end()
 
     def _close(self, method: Callable[[], None]) -> None:
         method()
-        run_steps(self._call.finish())
+        self._call.end()

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutinefunction, unwrap
@@ -14,7 +22,7 @@ from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, 
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import LimitValueError, shown
-from celery_throttle.store.steps import arun_steps, run_steps, run_to_end
+from celery_throttle.store.steps import arun_steps, run_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -45,7 +53,9 @@ def wrap(
 
     A call ends when the function returns, and then releases its slots. If the function returns an
     iterator, such as the stream of an SDK, the call ends when the iterator does, or is closed. If
-    nothing refers to the iterator any more, its slots are free within 30 seconds.
+    nothing refers to the iterator any more, its slots are free within 30 seconds. If the function
+    returns an awaitable, the call ends when that has been awaited, or, if ``async with`` can enter
+    it, such as what ``aiohttp.ClientSession.get`` returns, at the end of the ``async with``.
 
     Args:
         limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a
@@ -70,9 +80,9 @@ def wrap(
             task that a worker runs, the task joins its line instead, at most this many times in all
             its runs. A refusal that an iterator raises is the caller's. Default 0.
         is_async: Whether the function returns awaitables. Default: whether it is a coroutine
-            function, or wraps one. A call of any other function, such as a lambda, blocks until its
-            limits allow it: with ``max_wait``, it raises
-            :class:`~celery_throttle.BlockingWaitError` in a running event loop.
+            function, or wraps one. A call of any other function, such as a lambda, or a method of
+            an ``aiohttp.ClientSession``, blocks until its limits allow it: with ``max_wait``, it
+            raises :class:`~celery_throttle.BlockingWaitError` in a running event loop.
 
     Raises:
         LimitError: An argument is invalid.
@@ -93,21 +103,21 @@ def wrap(
         raise LimitValueError(f"answer must be callable, not {shown(answer)}")
     read = answer or _answer_of
 
-    def steps(*args: Any, **kwargs: Any) -> Any:
-        exchange = _FunctionExchange(partial(function, *args, **kwargs), read)
-        return call_steps(guard, exchange, *args, **kwargs)
+    is_coroutine = iscoroutinefunction(function) or iscoroutinefunction(_innermost(function))
+    waits = is_coroutine if is_async is None else is_async
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return _value(run_steps(steps(*args, **kwargs)))
+        exchange = _FunctionExchange(partial(function, *args, **kwargs), read)
+        steps = call_steps(guard, exchange, *args, **kwargs)
+        outcome: Any = arun_steps(steps) if waits else run_steps(steps)
+        return _value(outcome) if isinstance(outcome, _Outcome) else _Awaitable(exchange, outcome)
 
     @wraps(function)
     async def awrapped(*args: Any, **kwargs: Any) -> Any:
-        return _value(await arun_steps(steps(*args, **kwargs)))
+        return await wrapped(*args, **kwargs)
 
-    if is_async is None:
-        is_async = iscoroutinefunction(function) or iscoroutinefunction(_innermost(function))
-    return cast("F", awrapped if is_async else wrapped)
+    return cast("F", awrapped if is_coroutine and waits else wrapped)
 
 
 def _innermost(function: Any) -> Any:
@@ -127,10 +137,8 @@ class _Outcome:
     error: Exception | None = None
 
 
-def _value(outcome: _Outcome | Awaitable[_Outcome]) -> Any:
-    """Return the value or raise the error; if the function is asynchronous after all, later."""
-    if not isinstance(outcome, _Outcome):
-        return _value_later(outcome)
+def _value(outcome: _Outcome) -> Any:
+    """Return the value or raise the error."""
     try:
         if outcome.error is not None:
             raise outcome.error
@@ -139,14 +147,15 @@ def _value(outcome: _Outcome | Awaitable[_Outcome]) -> Any:
         del outcome  # or the traceback of the error would refer to the error
 
 
-async def _value_later(outcome: Awaitable[_Outcome]) -> Any:
-    return _value(await outcome)
-
-
 class _FunctionExchange(Exchange[_Outcome]):
+    #: Whether ``async with`` enters what the function returns, in place of an ``await``.
+    is_entered = False
+
     def __init__(self, call: Callable[[], Any], read: ReadAnswer) -> None:
         self._call = call
         self._read = read
+        self._entered: Any = None
+        self._watching: GuardedCall[_Outcome] | None = None
 
     def send(self) -> Any:
         try:
@@ -155,10 +164,14 @@ class _FunctionExchange(Exchange[_Outcome]):
             return _Outcome(None, error)
         return self._finish(value) if isawaitable(value) else _Outcome(value)
 
-    @staticmethod
-    async def _finish(value: Awaitable[Any]) -> _Outcome:
+    async def _finish(self, value: Any) -> _Outcome:
         try:
-            return _Outcome(await value)
+            if not self.is_entered:
+                return _Outcome(await value)
+            await self.exit(None, None, None)  # that of the attempt before
+            result = await value.__aenter__()
+            self._entered = value
+            return _Outcome(result)
         except Exception as error:  # noqa: BLE001  # likewise
             return _Outcome(None, error)
 
@@ -176,16 +189,60 @@ class _FunctionExchange(Exchange[_Outcome]):
     def read_error(self, error: Exception) -> ApiAnswer | None:
         return self._read(error)
 
+    async def exit(self, *error: object) -> Any:
+        """Exit what was entered, and end the call."""
+        entered, self._entered = self._entered, None
+        call, self._watching = self._watching, None
+        try:
+            return None if entered is None else await entered.__aexit__(*error)
+        finally:
+            if call is not None:
+                await call.aend()
+
+    def close(self, response: _Outcome) -> Any:  # noqa: ARG002  # as in the base
+        return None if self._entered is None else self.exit(None, None, None)
+
     def watch(self, response: _Outcome, call: GuardedCall[_Outcome]) -> bool:
         """Watch the items of an iterator; of any other result, read the usage at once."""
         value = response.value
+        self._watching = call
         if isinstance(value, (Iterator, AsyncIterator)):
             kind = PassingItems if isinstance(value, Iterator) else AsyncPassingItems
             response.value = kind(value, call)
             return True
         if response.error is None:
             call.read(value)
-        return False
+        return self._entered is not None
+
+
+class _Awaitable(Coroutine[Any, Any, Any]):
+    """An asynchronous call: it is awaited once, or entered, if what the function returns can be."""
+
+    def __init__(self, exchange: _FunctionExchange, outcome: Awaitable[_Outcome]) -> None:
+        async def value() -> Any:
+            return _value(await outcome)
+
+        self._exchange = exchange
+        self._value = value()
+
+    def send(self, value: Any) -> Any:
+        return self._value.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._value.throw(*error)
+
+    def close(self) -> None:
+        self._value.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._value.__await__()
+
+    async def __aenter__(self) -> Any:
+        self._exchange.is_entered = True
+        return await self._value
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._exchange.exit(*error)
 
 
 class PassingItems:
@@ -211,7 +268,7 @@ class PassingItems:
         try:
             item = method(*args)
         except BaseException as error:
-            run_steps(self._call.finish(_failure(error)))
+            self._call.end(_failure(error))
             raise
         self._call.read(item)
         return item
@@ -231,7 +288,7 @@ class PassingItems:
         try:
             return method(*args)
         finally:
-            run_steps(self._call.finish())
+            self._call.end()
 
 
 class AsyncPassingItems:
@@ -258,7 +315,7 @@ class AsyncPassingItems:
         try:
             item = await method(*args)
         except BaseException as error:
-            await self._finish(_failure(error))
+            await self._call.aend(_failure(error))
             raise
         self._call.read(item)
         return item
@@ -274,10 +331,7 @@ class AsyncPassingItems:
         try:
             return await method(*args)
         finally:
-            await self._finish()
-
-    async def _finish(self, error: Exception | None = None) -> None:
-        await run_to_end(arun_steps(self._call.finish(error)))
+            await self._call.aend()
 
 
 def _failure(error: BaseException) -> Exception | None:

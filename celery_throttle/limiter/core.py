@@ -330,16 +330,29 @@ class LimiterCore:
         """:meth:`run_plan` for asyncio."""
         return await arun_steps(self.plan_steps(plan))
 
-    def plan_steps(self, plan: Plan[T]) -> Steps[T]:
-        """Return the steps that execute a plan. The error of a step is raised in the plan."""
-        return translate(plan, self._step)
+    def plan_steps(
+        self, plan: Plan[T], interruptions: list[BaseException] | None = None
+    ) -> Steps[T]:
+        """Return the steps that execute a plan. The error of a step is raised in the plan.
 
-    def _step(self, action: Action) -> Step:
+        Given ``interruptions``, calls run to their end, and add to it what has interrupted them.
+        """
+        return translate(plan, partial(self._step, interruptions=interruptions))
+
+    def _step(self, action: Action, interruptions: list[BaseException] | None = None) -> Step:
+        """Return the step of an action; for ``interruptions`` see :meth:`plan_steps`."""
         if isinstance(action, Call):
-            return Step(partial(self.store.run, action), partial(self.store.arun, action))
+            action = StoreCall(self.store, action)
         if isinstance(action, StoreCall):
             store, call = action.store, action.call
-            return Step(partial(store.run, call), partial(store.arun, call))
+            if interruptions is None:
+                return Step(partial(store.run, call), partial(store.arun, call))
+            note = interruptions.append
+            return Step(
+                partial(store.run_to_end, call, note), partial(store.arun_to_end, call, note)
+            )
+        if interruptions:
+            raise interruptions[0]
         if isinstance(action, Blocking):
             return Step(action.function, partial(asyncio.to_thread, action.function))
         seconds = action.seconds

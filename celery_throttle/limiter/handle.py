@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
-from celery_throttle.limiter.leases import Reservation, Slot
+from celery_throttle.limiter.leases import Reservation, Slot, reserve_steps
 from celery_throttle.limiter.sharded import read_waiting
 from celery_throttle.limits.cost import Cost
 from celery_throttle.limits.decision import Decision
@@ -20,6 +20,7 @@ from celery_throttle.observe.status.limits import read_details
 from celery_throttle.observe.status.tasks import WaitingPage
 from celery_throttle.observe.values import LimitDetails
 from celery_throttle.operations.author import Author
+from celery_throttle.store.steps import arun_steps, run_steps
 
 
 class LimitHandle:
@@ -145,13 +146,13 @@ class LimitHandle:
             ``with``, which refunds all units if its body raises an error. Raises as
             :meth:`acquire`.
         """
-        plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
-        return Reservation(self.limiter, self.limiter.run_plan(plan))
+        steps = reserve_steps(self.limiter, self._require(cost), max_wait)
+        return Reservation(self.limiter, run_steps(steps))
 
     async def areserve(self, cost: Cost, *, max_wait: float = 0.0) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        plan = self.limiter.acquire_plan(self._require(cost), max_wait, mode="reserve")
-        return Reservation(self.limiter, await self.limiter.arun_plan(plan))
+        steps = reserve_steps(self.limiter, self._require(cost), max_wait)
+        return Reservation(self.limiter, await arun_steps(steps))
 
     def slot(self, cost: Cost = 1, *, max_wait: float = 0.0, lease: float = 30.0) -> Slot:
         """Return a context manager that holds a slot of the limit, for ``with`` or ``async with``.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from celery_throttle.limits.key import LimitRef
 
@@ -45,9 +45,9 @@ class LeaseRenewer:
     def __init__(self, renew: Callable[[str, Sequence[LimitRef], float], None]) -> None:
         self._renew = renew
         self._reset()
+        _renewers.add(self)
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._held = WeakKeyDictionary[object, _HeldLease]()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -57,8 +57,6 @@ class LeaseRenewer:
 
         ``owner``: the object that releases them. Without it, they are not renewed.
         """
-        if self._pid != os.getpid():
-            self._reset()
         with self._lock:
             self._held[owner] = _HeldLease(holder, refs, lease, _due_after(lease))
             if self._thread is None:
@@ -70,9 +68,8 @@ class LeaseRenewer:
 
     def remove(self, owner: object) -> None:
         """Stop renewing the slots of an owner."""
-        if self._pid == os.getpid():
-            with self._lock:
-                self._held.pop(owner, None)
+        with self._lock:
+            self._held.pop(owner, None)
 
     def _renew_all(self) -> None:
         while self._renew_due():
@@ -95,6 +92,22 @@ class LeaseRenewer:
                 if self._held.get(owner) is held:
                     self._held[owner] = held._replace(due=next_due)
         return True
+
+
+#: Of this process.
+_renewers = WeakSet[LeaseRenewer]()
+
+
+def _reset_all() -> None:
+    """Begin anew in a child, which has no threads yet: the slots and the thread are the parent's.
+
+    Their locks may be held by threads that only the parent has.
+    """
+    for renewer in list(_renewers):
+        renewer._reset()  # noqa: SLF001  # of this module
+
+
+os.register_at_fork(after_in_child=_reset_all)
 
 
 def _due_after(lease: float, most: float = inf) -> float:

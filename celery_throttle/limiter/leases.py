@@ -136,6 +136,27 @@ class Reservation:
             )
 
 
+def reserve_steps(
+    limiter: LimiterCore, requirement: Requirement, max_wait: float
+) -> Steps[Acquisition]:
+    """Return the steps that take an estimate, or raise Throttled.
+
+    If their caller is interrupted, they give back what the server took.
+    """
+    interruptions: list[BaseException] = []
+    plan, taken = limiter.acquire_plan(requirement, max_wait, mode="reserve"), None
+    try:
+        taken = yield from limiter.plan_steps(plan, interruptions)
+    finally:
+        if interruptions:
+            if taken is not None:
+                refund = limiter.plans.settle(taken, 0)
+                with suppress(ThrottleError):
+                    yield last_step(lambda: limiter.plan_steps(refund))
+            raise interruptions[0]
+    return taken
+
+
 def check_lease(lease: float) -> float:
     """Return the seconds of a lease; LimitValueError unless they are allowed."""
     seconds = check_duration(lease, "a lease")

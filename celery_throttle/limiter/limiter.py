@@ -18,7 +18,7 @@ from celery_throttle.limiter.backend import (
     resume_all,
 )
 from celery_throttle.limiter.handle import LimitHandle
-from celery_throttle.limiter.leases import Reservation, Slot
+from celery_throttle.limiter.leases import Reservation, Slot, reserve_steps
 from celery_throttle.limiter.parts import (
     MakePart,
     Parts,
@@ -44,6 +44,7 @@ from celery_throttle.operations.author import Author
 from celery_throttle.operations.plan import Clock
 from celery_throttle.operations.rules import FileRules, author_of_file
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys
+from celery_throttle.store.steps import arun_steps, run_steps
 
 
 class Limiter(ShardedCore):
@@ -207,15 +208,15 @@ class Limiter(ShardedCore):
             >>> limiter["tokens"].peek().remaining
             38680
         """
-        plan = self.acquire_plan(self.require(limits, cost), max_wait, mode="reserve")
-        return Reservation(self, self.run_plan(plan))
+        steps = reserve_steps(self, self.require(limits, cost), max_wait)
+        return Reservation(self, run_steps(steps))
 
     async def areserve(
         self, limits: Iterable[RefLike], cost: Costs, *, max_wait: float = 0.0
     ) -> Reservation:
         """The asyncio twin of :meth:`reserve`."""
-        plan = self.acquire_plan(self.require(limits, cost), max_wait, mode="reserve")
-        return Reservation(self, await self.arun_plan(plan))
+        steps = reserve_steps(self, self.require(limits, cost), max_wait)
+        return Reservation(self, await arun_steps(steps))
 
     def slot(
         self,

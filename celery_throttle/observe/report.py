@@ -89,9 +89,6 @@ class Report:
             tasks that only a pause held up do not count.
         top_keys: The encoded keys of a limit with keys for which the most tasks wait now, and how
             many wait; at most 3.
-        median_wait: Two numbers of seconds, between which the median of the waits of claimed tasks
-            is; the second may be infinite. None if no task was claimed.
-        long_wait: As ``median_wait``, of the 95th percentile.
         verdict: ``"effective"``, ``"too strict"``, ``"too loose"``, ``"idle"`` (the limit was
             hardly ever reached) or ``"unknown"`` (nothing was counted, or for less than a minute).
         advice: The verdict as a sentence of advice, with the reason.
@@ -105,8 +102,6 @@ class Report:
     peak_use: float | None
     at_limit: float
     top_keys: tuple[tuple[str, int], ...]
-    median_wait: tuple[float, float] | None
-    long_wait: tuple[float, float] | None
     verdict: str
     advice: str
 
@@ -173,8 +168,6 @@ def make_report(recorded: Recorded) -> Report:
         peak_use=peak_use,
         at_limit=at_limit,
         top_keys=top_keys,
-        median_wait=totals.wait_quantile(0.5),
-        long_wait=totals.wait_quantile(0.95),
         verdict=verdict,
         advice=advice + _top_keys_advice(top_keys),
     )

@@ -49,8 +49,8 @@ class ClaimStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingTask:
-    """A task to be parked."""
+class ParkRequest:
+    """The request to park one task."""
 
     task_id: str
     packed: bytes  #: its message
@@ -83,7 +83,7 @@ class LineTasks:
     """Tasks that are to join one line: all have the same limits and keys."""
 
     queue: str  #: named with its broker
-    tasks: Sequence[WaitingTask]
+    tasks: Sequence[ParkRequest]
     temporary: bool = False  #: whether the broker deletes the queue with its last consumer
     kept: Kept = Kept.ALL
     task_name: str = ""  #: of all the tasks, needed if not all are kept

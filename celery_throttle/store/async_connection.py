@@ -16,6 +16,7 @@ from typing import Any
 
 import hiredis
 
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.connection import (
     CLOSED,
     FRESH_SECONDS,
@@ -101,7 +102,13 @@ class AsyncConnection(asyncio.Protocol):
         # redis-py's own timeouts count the time in which the loop is busy.
         timeouts = {"socket_timeout": None, "socket_connect_timeout": None}
         began = time.monotonic()
-        connection = make_connection(address, asynchronous=True, **timeouts)
+        try:
+            connection = make_connection(address, asynchronous=True, **timeouts)
+        except TypeError as error:  # the options are right for blocking connections: see url.py
+            raise ConfigurationError(
+                f"asyncio cannot use the URL of {address}, as redis-py has one of its options for "
+                f"blocking connections only: {error}; leave the option out"
+            ) from None
         with translate_errors():
             try:
                 await connection.connect()

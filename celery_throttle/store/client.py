@@ -6,8 +6,12 @@ is sent again, or its error is raised. :mod:`celery_throttle.store.connections` 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import hiredis
 
@@ -24,6 +28,7 @@ from celery_throttle.store.steps import (
     Steps,
     arun_steps,
     run_steps,
+    run_to_end,
     sleep_step,
     waits,
 )
@@ -36,6 +41,24 @@ from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe
 _MAX_RECOVERIES = 5
 
 _PING = pack_command("PING")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _timed(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a StoreUnavailableError of a method tell the seconds that the call took."""
+
+    @wraps(method)
+    def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+        began = time.monotonic()
+        try:
+            return method(*args, **kwargs)
+        except StoreUnavailableError as error:
+            error.waited = time.monotonic() - began
+            raise
+
+    return timed
 
 
 class Store:
@@ -88,6 +111,7 @@ class Store:
         """Open a connection of its own, such as for subscriptions. Raises as :meth:`run`."""
         return self.connections.open()
 
+    @_timed
     def run(self, call: Call) -> Any:
         """Run a script and return its reply, with strings as bytes.
 
@@ -111,6 +135,35 @@ class Store:
             return self._conclude(connection, call, reply)
         self.connections.put(connection)  # the usual case
         return reply
+
+    def run_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
+        """:meth:`run` that returns the reply although its caller is interrupted meanwhile.
+
+        ``note`` gets the interruption, such as what the handler of a signal raises.
+        """
+        if self.breaker.is_open:
+            self.breaker.check()
+        connection = self.connections.take()
+        try:
+            connection.send(call.packed)
+            reply = _read_to_end(connection, note)
+        except BaseException as error:  # noqa: BLE001  # fail raises it
+            self.connections.fail(error, connection)
+        return self._conclude(connection, call, reply)
+
+    async def arun_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
+        """:meth:`run_to_end` for asyncio, where a cancellation interrupts the caller."""
+        if self.breaker.is_open:
+            self.breaker.check()
+        connection = self.connections.fresh_in_loop() or await self.connections.share()
+        try:
+            reply = await _result_of(connection.request(call.packed), note)
+        except BaseException as error:  # noqa: BLE001  # fail raises it
+            self.connections.fail(error, connection)
+        if isinstance(reply, hiredis.ReplyError):
+            recovery = arun_steps(self._recover(call, connection, reply))
+            _, reply = await _result_of(asyncio.ensure_future(recovery), note)
+        return self._check_reply(reply)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip, in order; return the reply or error of each.
@@ -137,6 +190,7 @@ class Store:
         except StoreError as error:
             return error
 
+    @_timed
     def confirm(self, replicas: int) -> None:
         """Wait until a number of replicas have received all earlier writes.
 
@@ -279,6 +333,31 @@ class Serverless(Store):
     def __init__(self, reason: str) -> None:
         super().__init__(MEMORY_URL)
         self.connections.servers = NoServers(reason)
+
+
+def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) -> Any:
+    """Read a reply although that is interrupted, once; see :meth:`Store.run_to_end`."""
+    try:
+        return connection.read()
+    except (OSError, hiredis.HiredisError):
+        raise
+    except BaseException as interruption:
+        with suppress(OSError, hiredis.HiredisError):
+            reply = connection.read()
+            note(interruption)
+            return reply
+        raise
+
+
+async def _result_of(future: asyncio.Future[T], note: Callable[[BaseException], None]) -> T:
+    """:func:`_read_to_end` for asyncio."""
+    try:
+        return await run_to_end(future)
+    except asyncio.CancelledError as error:
+        if future.cancelled():
+            raise
+        note(error)
+        return future.result()
 
 
 def _load(call: Call) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
@@ -90,8 +90,8 @@ def waits(seconds: float) -> Iterator[float]:
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine to its end, even if the caller is cancelled meanwhile, however often."""
+async def run_to_end(work: Awaitable[T]) -> T:
+    """Await work to its end, even if the caller is cancelled meanwhile, however often."""
     task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
         try:

@@ -100,7 +100,8 @@ def read_url(url: Any, timeout: float) -> Servers:
         )
     try:
         return _read(url, timeout)
-    except (TypeError, ValueError, RedisError) as error:
+    # redis-py raises an AttributeError for text in place of an object.
+    except (AttributeError, TypeError, ValueError, RedisError) as error:
         # The messages of redis-py quote the URL, which may contain an unescaped password. A
         # TypeError names an unknown option; that is safe if no part of a password is among them.
         safe = isinstance(error, TypeError) and "@" not in url.partition("?")[2]

@@ -24,6 +24,7 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.text import count
 from celery_throttle.operations.acquire import Taken, read_takes
 from celery_throttle.operations.waiting import ClaimStatus, quarantine_call, requeue_call
 from celery_throttle.store.client import Store
@@ -315,8 +316,14 @@ class Claims:
         """Requeue all claims of another worker, whose lease has run out."""
         logger.warning("Worker %s is gone: its tasks go back to their lines", worker)
         try:
-            while self._run_requeue(worker, "dead", tuning.REQUEUE_BATCH_SIZE):
+            while (left := self._run_requeue(worker, "dead", tuning.REQUEUE_BATCH_SIZE)) > 0:
                 pass
+            if left < 0:
+                logger.error(
+                    "%s of worker %s cannot be requeued, and will not run: what is left in the "
+                    "hash %s, which is kept for 8 days, cannot be read",
+                    *(count(-left, "task"), worker, self.keys.claims(worker)),
+                )
         except StoreError as error:
             self._error_log.log(error)
 
@@ -327,6 +334,6 @@ class Claims:
         limit: int,
         returned: Sequence[tuple[int, ClaimStatus]] = (),
     ) -> int:
-        """Run ``requeue.lua``; return how many claims are left to requeue."""
+        """Run ``requeue.lua``; return its reply: how many claims are left to requeue."""
         left: int = self.store.run(requeue_call(self.keys, worker, which, limit, returned))
         return left

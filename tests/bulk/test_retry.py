@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from celery_throttle import StoreUnavailableError
 from celery_throttle.bulk import retry
+from celery_throttle.operations.plan import read_call
+from celery_throttle.store.client import Store
+from tests.servers.server import Server
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +50,25 @@ def test_a_server_that_stays_lost_is_an_error() -> None:
         retry.retry_outage(action, "A test")
     assert len(calls) > 1
     assert calls[-1] - calls[0] >= 0.2
+
+
+@pytest.mark.parametrize("name", ["run", "confirm"])
+def test_a_call_that_takes_longer_than_a_lost_server_may_is_not_repeated_for_ever(
+    own_server: Server, name: str
+) -> None:
+    """``throttle_timeout`` may be a minute as well."""
+    store = Store(own_server.url, timeout=0.3)
+    calls = {"run": partial(store.run, read_call("")), "confirm": partial(store.confirm, 1)}
+    ends = time.monotonic() + 5
+
+    def action() -> None:
+        assert time.monotonic() < ends, "it goes on for ever"
+        calls[name]()
+
+    own_server.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreUnavailableError):
+            retry.retry_outage(action, "A test")
+    finally:
+        own_server.signal(signal.SIGCONT)
+        store.close()

@@ -8,11 +8,14 @@ from contextlib import closing, suppress
 from io import TextIOBase
 from typing import Any, ClassVar
 
+import aiohttp
 import httpx
 import pytest
 
 from celery_throttle import Limiter, wrap
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.profiles import OPENAI
+from tests.clients.api import Answer, Api
 
 LIMITS = {"pool": "2 at once", "tokens": "1000/d burst 1000"}
 
@@ -159,6 +162,66 @@ def test_an_error_whose_body_was_not_read_reaches_the_caller(limiter: Limiter) -
     with pytest.raises(httpx.HTTPStatusError, match="429"):
         wrap(limiter["tokens"], send, profile=OPENAI)()
     assert 6 < (limiter["tokens"].peek().retry_after or 0) <= 7
+
+
+@pytest.mark.parametrize("options", [{}, {"is_async": True}])
+def test_what_a_method_of_aiohttp_returns_is_awaited_or_entered(
+    limiter: Limiter, api: Api, options: dict[str, Any]
+) -> None:
+    """As without limits; the slot is held until the ``async with`` ends."""
+    api.answers += [Answer(body=b"awaited"), Answer(body=b"entered"), Answer(404)]
+
+    async def run() -> list[tuple[bytes, int]]:
+        async with aiohttp.ClientSession(api.url) as session:
+            get = wrap(limiter["pool"], session.get, **options)
+            response = await asyncio.create_task(get("/"))
+            found = [(await response.read(), slots(limiter))]
+            async with get("/") as response:
+                found.append((await response.read(), slots(limiter)))
+            assert response.closed
+            with pytest.raises(aiohttp.ClientResponseError):
+                async with get("/", raise_for_status=True):
+                    raise AssertionError
+            found.append((b"refused", slots(limiter)))
+        await limiter.store.aclose()
+        return found
+
+    assert asyncio.run(run()) == [(b"awaited", 0), (b"entered", 1), (b"refused", 0)]
+
+
+def test_a_refused_response_that_was_entered_is_left_before_the_next_attempt(
+    limiter: Limiter, api: Api
+) -> None:
+    api.answers += [Answer(429, {"Retry-After": "0.1"})]
+    left: list[int] = []
+
+    class Request:
+        def __init__(self, session: aiohttp.ClientSession) -> None:
+            self._context: Any = session.get("/")
+
+        def __await__(self) -> Any:
+            return self._context.__await__()
+
+        async def __aenter__(self) -> Any:
+            return await self._context.__aenter__()
+
+        async def __aexit__(self, *error: object) -> None:
+            left.append(len(api.paths))
+            await self._context.__aexit__(*error)
+
+    def read(response: Any) -> ApiAnswer:
+        return ApiAnswer(response.status, response.headers)
+
+    async def run() -> int:
+        async with aiohttp.ClientSession(api.url) as session:
+            get = wrap(limiter["tokens"], Request, answer=read, retry_refused=1, is_async=True)
+            async with get(session) as response:
+                status: int = response.status
+        await limiter.store.aclose()
+        return status
+
+    assert asyncio.run(run()) == 200
+    assert left == [1, 2]
 
 
 def test_an_iterator_is_of_its_own_kind_only(limiter: Limiter) -> None:

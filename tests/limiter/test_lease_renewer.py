@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from celery_throttle import Limiter
+from celery_throttle.limiter.lease_renewer import LeaseRenewer
 from tests.faults.proxy import Proxy
+from tests.limiter.test_forks import fork
 from tests.servers.server import Server, wait_until
 
 LIMITS = {"pool": "1 at once"}
@@ -67,6 +70,36 @@ def test_a_thread_that_cannot_start_does_not_keep_others_from_starting(
         while time.monotonic() < end:
             assert not is_free(limiter)
             time.sleep(0.05)
+
+
+def test_the_first_slots_of_two_threads_after_a_fork_are_both_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread finds that it is in a new process, and then the other one adds its slot."""
+    renewed, owners = set[str](), [asyncio.Event(), asyncio.Event()]
+    renewer = LeaseRenewer(lambda holder, *_: renewed.add(holder))
+    renewer.add(owners[0], "of the parent", (), 1)
+
+    def add(number: int) -> None:
+        renewer.add(owners[number], str(number), (), 1)
+
+    def add_both() -> None:
+        late, added = threading.Thread(target=add, args=(1,)), threading.Event()
+        getpid = os.getpid
+
+        def getpid_late() -> int:
+            if threading.current_thread() is late:
+                added.wait()
+            return getpid()
+
+        monkeypatch.setattr(os, "getpid", getpid_late)
+        late.start()
+        add(0)
+        added.set()
+        late.join()
+        wait_until(lambda: renewed == {"0", "1"}, "two renewals", 5)
+
+    assert fork(add_both) == 0
 
 
 def test_a_slot_outlasts_an_outage_that_is_shorter_than_its_lease(

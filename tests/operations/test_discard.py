@@ -141,3 +141,28 @@ def test_a_queue_that_goes_with_its_consumer_is_known_while_it_holds_tasks(make:
     assert lines.client.zscore("{throttle}:temporary", "{throttle}:lines:q") == lines.now
     lines.limiter.run_plan(discard(lines.keys, "q"))
     assert lines.client.zscore("{throttle}:temporary", "{throttle}:lines:q") is None
+
+
+@pytest.mark.parametrize("packed", [b"", b"\x01", b"\x01\xc1", b"\x01\x91\x01", b"\x09\x80"])
+@pytest.mark.parametrize("most", [1, 500])
+def test_a_damaged_descriptor_keeps_no_other_line(
+    lines: Protocol, packed: bytes, most: int
+) -> None:
+    """Its own tasks are discarded like those of a line whose descriptor is lost."""
+    names = lines.client.hkeys(lines.keys.queue("q").lines)
+    for name in names[::2]:
+        lines.client.hset(lines.keys.queue("q").lines, name, packed)
+    others, left = lines.client.hlen(lines.keys.queue("other").messages), 1
+    while left:
+        _, left = step(lines, most)
+    assert not lines.client.exists(*lines.keys.queue("q"), *names)
+    assert lines.client.hlen(lines.keys.queue("other").messages) == others
+    while step(lines, 500, "other")[1]:
+        pass
+    # What cannot be found without the descriptors is tidied up when their limits are used next.
+    lines.park("plain", ["api"])
+    for key in range(4):
+        lines.park(str(key), [("keys", str(key))])
+    while step(lines, 500)[1]:
+        pass
+    lines.check()

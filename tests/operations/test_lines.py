@@ -15,6 +15,7 @@ from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.operations.acquire import GateRequest, gate_call
+from celery_throttle.operations.lines import Claimant, WithdrawPlans
 from celery_throttle.operations.waiting import Mode
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
@@ -782,6 +783,72 @@ def test_a_claim_that_was_not_started_gives_its_slots_back(lines: Protocol) -> N
     assert lines.client.zcard("{throttle}:entries:slots") == 1
     assert lines.client.exists("{throttle}:claims:w") == 0
     lines.check()
+
+
+DAMAGED_CLAIMS = [b"", b"no claim", b"\xc1", b"\x80", b"\x95\x01\x02\x03\x04\x05"]
+
+
+@pytest.mark.parametrize("claim", DAMAGED_CLAIMS)
+def test_a_damaged_claim_keeps_no_other_from_being_requeued(lines: Protocol, claim: bytes) -> None:
+    for number in range(4):
+        lines.park(str(number), ["bulk"], may_run=False)
+    rows = lines.claim(room=4, lease=SECOND)
+    stored = lines.keys.claims("w")
+    lines.client.hset(stored, rows[0].token, claim)
+    lines.client.hset(stored, rows[2].token, claim)
+    assert lines.back("w", "own", rows[0].token, rows[1].token) == 0
+    assert lines.waiting() == ["1"]
+    lines.now += 2 * SECOND
+    lines.claim("other", room=0)
+    assert lines.dead == b"w"
+    assert lines.back("w", "dead", most=1) == -2
+    assert lines.waiting() == ["1", "3"]
+    # They are kept for a while, and no worker is told again to requeue them.
+    assert {*map(int, lines.client.hkeys(stored))} == {rows[0].token, rows[2].token}
+    assert lines.client.pttl(stored) > 0
+    lines.claim("other", room=0)
+    assert lines.dead == b""
+    lines.client.delete(stored)
+    lines.check()
+
+
+@pytest.mark.parametrize("claim", DAMAGED_CLAIMS)
+def test_a_damaged_claim_that_was_not_started_is_settled(lines: Protocol, claim: bytes) -> None:
+    lines.park("a", ["bulk"], may_run=False)
+    (row,) = lines.claim()
+    lines.client.hset(lines.keys.claims("w"), row.token, claim)
+    lines.claim(room=0, settled=[-row.token])
+    assert not lines.client.exists(lines.keys.claims("w"), lines.keys.workers)
+
+
+@pytest.mark.parametrize("packed", [b"\x01\xc1", b"\x01\x91\x01", b"\x09\x80"])
+def test_damaged_records_keep_no_other_from_being_seen(lines: Protocol, packed: bytes) -> None:
+    limiter, queue = lines.limiter, lines.keys.queue("q")
+    for task in ("claimed", "kept"):
+        lines.park(task, ["bulk"], may_run=False)
+    claimed, _ = lines.claim(room=2)
+    lines.client.hset(lines.keys.claims("w"), claimed.token, packed)
+    for limit in ("api", "mail"):
+        lines.park(limit, [limit], may_run=False)
+    for line, found in lines.client.hgetall(queue.lines).items():
+        if b"api" in found:
+            lines.client.hset(queue.lines, line, packed)
+    plans, names = (
+        WithdrawPlans(lines.keys, None),
+        [line.decode() for line in lines.client.hkeys(queue.lines)],
+    )
+    assert limiter.run_plan(plans.count_claims()) == 1
+    assert list(limiter.run_plan(plans.lines("q")).values()) == [1]
+    found = [limiter.explain(task).location for task in ("kept", "mail", "api")]
+    assert found == ["claimed", "line", "unknown"]
+    assert limiter["mail"].forecast().waiting == 1
+    _, *overdue = lines.store.run(limiter.observer.call("list_overdue", queue, 0, 0))
+    assert len(overdue) == 1
+    drain = Claimant("drain", 30)
+    call = plans.lines_call(drain, "q", names, first_token=1, parked_by=2**52, most=10)
+    _, _, *withdrawn = lines.store.run(call)
+    assert [task for _, _, task in withdrawn] == [b"mail"]
+    lines.client.flushdb()
 
 
 @pytest.mark.parametrize("row", [b"", b"\xc1", b"\x80", b"\x91\x01"])

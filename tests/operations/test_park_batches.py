@@ -12,7 +12,7 @@ import pytest
 
 from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.requirement import Requirement
-from celery_throttle.operations.waiting import Kept, LineTasks, Mode, WaitingTask, park_call
+from celery_throttle.operations.waiting import Kept, LineTasks, Mode, ParkRequest, park_call
 from tests.operations.test_claim_batches import FREE, TEXTS, calls_of
 from tests.protocol import SECOND, Protocol, make_protocols
 
@@ -45,12 +45,12 @@ def draw_lines(lines: Protocol, dice: random.Random, kept: Kept) -> list[LineTas
     ]
 
 
-def tasks_of(lines: Protocol, dice: random.Random, key: str, count: int) -> list[WaitingTask]:
+def tasks_of(lines: Protocol, dice: random.Random, key: str, count: int) -> list[ParkRequest]:
     """Return tasks of one line, of which some come twice."""
     limits: list[ItemLike] = [("api", key), *dice.choice([["all"], ["all"], []])]
     ids = [f"{lines.now} {dice.randrange(count)}" for _ in range(count)]
     return [
-        WaitingTask(
+        ParkRequest(
             task_id,
             b"message",
             lines.require(limits, dice.choice([1, 1, 2])),
@@ -150,7 +150,7 @@ def test_each_further_task_costs_two_commands(make: Callable[..., Protocol]) -> 
     lines = make({"api": "1/d"})
     lines.limiter["api"].acquire()
     limits = lines.require(["api"])
-    tasks = [WaitingTask(str(n), b"message", limits, identity=str(n)) for n in range(24)]
+    tasks = [ParkRequest(str(n), b"message", limits, identity=str(n)) for n in range(24)]
     park_all(lines, [LineTasks("q", tasks[:4])])
     one = calls_of(lines, lambda: park_all(lines, [LineTasks("q", tasks[4:5])]))
     many = calls_of(lines, lambda: park_all(lines, [LineTasks("q", tasks[5:])]))
@@ -161,7 +161,7 @@ def test_tasks_of_other_lines_cost_no_call_of_their_own(make: Callable[..., Prot
     """What is not about one line is read and written once."""
     lines = make({"api": "1/d"})
     drawn = [
-        LineTasks("q", [WaitingTask(key, b"message", lines.require([("api", key)]), identity=key)])
+        LineTasks("q", [ParkRequest(key, b"message", lines.require([("api", key)]), identity=key)])
         for key in "abcdefgh"
     ]
     first = calls_of(lines, lambda: park_all(lines, drawn[:1]))
@@ -177,7 +177,7 @@ def test_units_left_by_an_admitted_task_are_read_anew(
     """Whether the task behind it is of its line or not."""
     lines = make({"api": "2 at once", "other": FREE})
     tasks = [
-        WaitingTask(
+        ParkRequest(
             str(n),
             b"message",
             lines.require(["api"] if n % 2 else names),
@@ -195,7 +195,7 @@ def test_a_line_without_a_definition_does_not_stop_another(make: Callable[..., P
     lines = make({"api": "1/d"})
     requirements = [Requirement((LimitRef("gone", None),), (SECOND,)), lines.require(["api"])]
     drawn = [
-        LineTasks("q", [WaitingTask(str(n), b"message", requirement, mode=Mode.MAY_RUN)])
+        LineTasks("q", [ParkRequest(str(n), b"message", requirement, mode=Mode.MAY_RUN)])
         for n, requirement in enumerate(requirements)
     ]
     assert [reply[0] for reply in park_all(lines, drawn)] == [b"unknown", b"admitted"]

@@ -19,7 +19,7 @@ from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, Enlist
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.lines import Claimant, WithdrawPlans
-from celery_throttle.operations.waiting import Kept, LineTasks, WaitingTask, park_call
+from celery_throttle.operations.waiting import Kept, LineTasks, ParkRequest, park_call
 from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import LINE_KINDS, SECOND, Protocol
@@ -88,7 +88,7 @@ class Traffic:
         for tasks in lines:
             limits = protocol.require(self.about[tasks[0]])
             waiting = [
-                WaitingTask(task, b"m", limits, identity=f"{task} 0 0", redelivered=again)
+                ParkRequest(task, b"m", limits, identity=f"{task} 0 0", redelivered=again)
                 for task in tasks
             ]
             found.append(LineTasks("q", waiting))

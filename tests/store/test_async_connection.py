@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_throttle import Limiter, StoreUnavailableError
+from celery_throttle import ConfigurationError, Limiter, StoreUnavailableError
 from celery_throttle.store import breaker as breaker_module
 from tests.servers.server import Server, wait_until
 
@@ -255,3 +255,12 @@ def test_each_loop_has_a_connection_of_its_own(own_server: Server) -> None:
     for _ in range(3):
         asyncio.run(main())
     gc.collect()
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster", "rediss+sentinel"])
+def test_an_option_that_only_blocking_connections_have_is_named(scheme: str) -> None:
+    path = "/mymaster" if "sentinel" in scheme else ""
+    url = f"{scheme}://u:s3cret@localhost{path}?ssl_ocsp_expected_cert=a"
+    with pytest.raises(ConfigurationError, match="'ssl_ocsp_expected_cert'") as caught:
+        asyncio.run(Limiter(url, LIMITS)["api"].aacquire())
+    assert "s3cret" not in str(caught.value)

@@ -53,7 +53,7 @@ from celery_throttle.operations.shards import (
 from celery_throttle.operations.waiting import (
     ClaimStatus,
     LineTasks,
-    WaitingTask,
+    ParkRequest,
     claim_call,
     list_claims_call,
     park_call,
@@ -169,7 +169,7 @@ class Tour:
         for _ in range(count):
             self.token += 1
             ids.append(f"task-{self.token}")
-            task = WaitingTask(ids[-1], b"message", requirement, identity=f"{ids[-1]} 0 0")
+            task = ParkRequest(ids[-1], b"message", requirement, identity=f"{ids[-1]} 0 0")
             call = park_call(
                 self.keys,
                 [LineTasks(self.queue, [task])],
@@ -185,7 +185,7 @@ class Tour:
         for limit in limits:
             self.token += 1
             requirement = self.throttle.require([self.throttle[limit]], 1)
-            task = WaitingTask(f"task-{self.token}", b"message", requirement)
+            task = ParkRequest(f"task-{self.token}", b"message", requirement)
             lines.append(LineTasks(self.queue, [task]))
         replies = self.store.run(park_call(self.keys, lines, remember=60.0))
         assert [reply[0] for reply in replies] == [b"parked"] * len(limits)

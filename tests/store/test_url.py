@@ -131,6 +131,7 @@ def test_tls_of_a_master_and_of_its_sentinels(
         ("redis://host/abc", "its database 'abc' is not a number"),
         ("redis+sentinel://one/m/abc", "its database 'abc' is not a number"),
         ("redis://u:s3cret@host?sockt_timeout=2", "sockt_timeout"),
+        ("redis://host?maint_notifications_config=1", "object|maint_notifications_config"),
         ("redis://host?socket_timeout=0", "socket_timeout is 0.0; allowed: seconds from 0.01 to"),
         ("redis://host?socket_connect_timeout=nan", "socket_connect_timeout is nan"),
         ("redis+sentinel://one/m?sentinel_socket_timeout=-1", "socket_timeout is -1.0"),

@@ -221,3 +221,18 @@ def test_claims_of_two_shards_have_different_names(lines: Protocol) -> None:
     shards = [Claims(lines.store, Keys(prefix), "w", lambda: None) for prefix in ("{a}", "{b}")]
     row = [1, 0, 0, 0, b"", b""]
     assert len({claims.receive(row).claim.name for claims in shards}) == 2
+
+
+@pytest.mark.usefixtures("claims")
+def test_a_damaged_claim_of_a_dead_worker_is_reported_once(
+    lines: Protocol, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = lines.keys.claims("w")
+    lines.client.hset(stored, 1, "no claim")
+    lines.client.zadd(lines.keys.workers, {"w": 1})
+    Claims(lines.store, lines.keys, "other", lambda: None).reclaim("w")
+    assert len(lines.waiting()) == TASKS - 1
+    [error] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert error.startswith("1 task of worker w cannot be requeued, and will not run")
+    assert stored in error
+    assert lines.client.zscore(lines.keys.workers, "w") is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import NamedTuple
 
 from celery_throttle.errors import StoreUnavailableError
@@ -62,12 +63,7 @@ class Removal:
 
         :meta private:
         """
-        return Removal(
-            self.removed + other.removed,
-            self.failed + other.failed,
-            self.claimed + other.claimed,
-            self.elsewhere + other.elsewhere,
-        )
+        return Removal(*map(add, astuple(self), astuple(other)))
 
 
 class QueueTasks(NamedTuple):

@@ -127,7 +127,7 @@ class Withdrawal:
         """Requeue the claims of all workers that are dead: there may be no other to do it."""
         while worker := self._report()[1].decode():
             call = requeue_call(self._plans.keys, worker, "dead", BATCH_SIZE)
-            while retry_outage(partial(self._store.run, call), self._claimant.name):
+            while retry_outage(partial(self._store.run, call), self._claimant.name) > 0:
                 pass
 
     def remove(self, queue: QueueTasks, parked_by: int) -> Iterator[int]:

@@ -23,12 +23,19 @@ from celery_throttle.clients.calls.guard import CountedLimits, Guard
 from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
-from celery_throttle.limiter.leases import Slot, enter_step, exit_step
+from celery_throttle.limiter.leases import Slot, enter_step, exit_step, reserve_steps
 from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
-from celery_throttle.store.steps import Step, Steps, arun_steps, last_step
+from celery_throttle.store.steps import (
+    Step,
+    Steps,
+    arun_steps,
+    last_step,
+    run_steps,
+    run_to_end,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +92,7 @@ class Exchange(ABC, Generic[R]):
     def watch(self, response: R, call: GuardedCall[R]) -> bool:  # noqa: ARG002  # for others
         """Let the call watch the body while it passes; False if the body has passed.
 
-        The body gives its pieces to ``call.feed()``, and then ends the call: ``call.finish()``.
+        The body gives its pieces to ``call.feed()``, and then ends the call: ``call.end()``.
         """
         return False
 
@@ -147,8 +154,8 @@ class GuardedCall(Generic[R]):
                 yield enter_step(slot)
                 self._slot, self._acquired = slot, slot.acquisition
             elif self.limits.has_estimates:
-                plan = self._limiter.acquire_plan(self.requirement, self.max_wait, mode="reserve")
-                self._acquired = yield from self._limiter.plan_steps(plan)
+                steps = reserve_steps(self._limiter, self.requirement, self.max_wait)
+                self._acquired = yield from steps
             else:
                 taken = yield self._limiter.take_step(self.requirement, self.max_wait)
                 self._acquired = taken.checked()
@@ -273,6 +280,14 @@ class GuardedCall(Generic[R]):
         finally:
             yield from self._end(actual)
 
+    def end(self, error: Exception | None = None) -> None:
+        """:meth:`finish`, for a client that blocks."""
+        run_steps(self.finish(error))
+
+    async def aend(self, error: Exception | None = None) -> None:
+        """:meth:`finish`, for a client of asyncio, whatever is cancelled meanwhile."""
+        await run_to_end(arun_steps(self.finish(error)))
+
     def _late_reading(self, body: WatchedBody, error: Exception | None) -> Reading | None:
         """Return what the end of a body says about the limits; None if it says nothing."""
         answer = None
@@ -314,9 +329,9 @@ class GuardedCall(Generic[R]):
 
         Asyncio may cancel the call again meanwhile: scopes of anyio do so at each of its waits.
         """
-        settles = actual is not None and self.limits.has_estimates and self._acquired is not None
-        if settles or self._slot is not None:
-            yield last_step(lambda: self._settle(actual if settles else None))
+        known = actual if self.limits.has_estimates and self._acquired is not None else None
+        if known is not None or self._slot is not None:
+            yield last_step(lambda: self._settle(known))
 
     def _settle(self, actual: dict[str, Any] | None) -> Steps[None]:
         acquired, plans = self._acquired, self._limiter.plans

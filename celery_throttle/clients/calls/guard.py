@@ -11,7 +11,14 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from celery_throttle.clients.profiles.profile import REQUESTS, Meaning, Profile, Units, no_units
+from celery_throttle.clients.profiles.profile import (
+    REQUESTS,
+    Meaning,
+    Profile,
+    Quota,
+    Units,
+    no_units,
+)
 from celery_throttle.clients.profiles.reading import Reading
 from celery_throttle.errors import (
     LimitValueError,
@@ -295,19 +302,18 @@ class CountedLimits:
         """
         found: dict[LimitRef, Feedback] = {}
         for each in self._counted:
-            quota = reading.quota(each.quantity)
+            quota = reading.quota(each.quantity) or Quota(each.quantity)
             is_refused = reading.meaning is Meaning.REFUSAL and (
                 not reading.refused or each.quantity in reading.refused
             )
-            # Without its period, the size of a quota says nothing about the rate.
-            tells_limit = quota is not None and quota.period is not None
             feedback = Feedback(
                 refused=is_refused,
                 overloaded=reading.meaning is Meaning.OVERLOAD,
                 stop=reading.stop(each.quantity),
-                left=None if quota is None else quota.remaining,
-                limit=quota.limit if quota is not None and tells_limit else None,
-                period=quota.period if quota is not None and tells_limit else None,
+                left=quota.remaining,
+                # Without its period, the size of a quota says nothing about the rate.
+                limit=None if quota.period is None else quota.limit,
+                period=quota.period,
                 took=None if reading.meaning is Meaning.FAILURE else took,
             )
             if each.handle.ref not in found or is_refused:

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from celery_throttle.clients.answer import ApiAnswer, parse_json
+from celery_throttle.clients.answer import parse_json
 from celery_throttle.clients.calls.body import ENCODINGS
-from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.call import GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import CallCost, Guard, GuardedLimits, Usage
+from celery_throttle.clients.calls.http import HttpExchange
 from celery_throttle.clients.profiles.generic import GENERIC
 from celery_throttle.clients.profiles.profile import Profile
 from celery_throttle.errors import ThrottleError
@@ -42,14 +43,14 @@ class PassingBody:
         try:
             self._stream.close()
         finally:
-            run_steps(self._call.finish())
+            self._call.end()
 
     async def aclose(self) -> None:
         """Close the body, and end the call."""
         try:
             await self._stream.aclose()
         finally:
-            await run_to_end(arun_steps(self._call.finish()))
+            await self._call.aend()
 
 
 class Interrupt(BaseException):
@@ -60,12 +61,12 @@ class Interrupt(BaseException):
         self.error = error
 
 
-class _HttpxExchange(Exchange[Any]):
+class _HttpxExchange(HttpExchange[Any]):
+    is_decoded = False
     is_in_sdk = False
 
     def __init__(self, request: Any, send: Callable[[], Any], body_type: type) -> None:
-        self.request = request
-        self.send = send
+        super().__init__(request, send)
         self._body_type = body_type
 
     def is_repeatable(self) -> bool:
@@ -81,18 +82,12 @@ class _HttpxExchange(Exchange[Any]):
             return None
         return content
 
-    def answer(self, response: Any) -> ApiAnswer:
-        return ApiAnswer(response.status_code, response.headers)
-
     def read_body(self, response: Any) -> Any:
         if response.is_closed:  # a hook has read it
             return response.read()
         raw = b"".join(response.stream)
         response.stream.close()
         return _restore_body(response, raw)
-
-    def close(self, response: Any) -> Any:
-        response.close()
 
     def give_up(self, response: Any) -> None:
         if self.is_in_sdk:  # both openai and anthropic read this header

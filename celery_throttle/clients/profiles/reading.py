@@ -54,9 +54,8 @@ class Reading:
             return self.wait
         if self.meaning is Meaning.REFUSAL and self.wait is not None:
             return self.wait if not self.refused or quantity in self.refused else None
-        quota = self.quota(quantity)
-        is_spent = quota is not None and quota.remaining == 0 and quota.means is Reset.WINDOW
-        return quota.reset_after if quota is not None and is_spent else None
+        quota = self.quota(quantity) or Quota(quantity)
+        return quota.reset_after if quota.remaining == 0 and quota.means is Reset.WINDOW else None
 
 
 def read(profile: Profile, answer: ApiAnswer, now: float) -> Reading:

@@ -17,9 +17,9 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.eventstream import EventStreamBuffer
 from botocore.parsers import ResponseParserError, create_parser
 
-from celery_throttle.clients.answer import ApiAnswer, parse_json
-from celery_throttle.clients.calls.call import Exchange, GuardedCall, call_steps
+from celery_throttle.clients.calls.call import GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import Guard, GuardedLimits
+from celery_throttle.clients.calls.http import HttpExchange
 from celery_throttle.clients.profiles.aws import AWS
 from celery_throttle.clients.urllib3 import watch_body
 from celery_throttle.store.steps import run_steps
@@ -91,23 +91,16 @@ class _GuardedSession:
         self._session.close()
 
 
-class _BotocoreExchange(Exchange[AWSResponse]):
-    is_decoded = True  # requests ask for "identity"
+class _BotocoreExchange(HttpExchange[AWSResponse]):
+    """The bodies come decoded, as requests ask for "identity"."""
 
     def __init__(self, request: AWSPreparedRequest, send: Callable[[], Any], protocol: str) -> None:
-        self.request = request
-        self.send = send
+        super().__init__(request, send)
         self._protocol = protocol
 
     def is_repeatable(self) -> bool:
         body = self.request.body
         return body is None or isinstance(body, _WHOLE) or hasattr(body, "seek")
-
-    def content(self) -> Any:
-        return parse_json(self.request.body)  # or None: a stream, XML or a form
-
-    def answer(self, response: AWSResponse) -> ApiAnswer:
-        return ApiAnswer(response.status_code, response.headers)
 
     def read_body(self, response: AWSResponse) -> Any:
         """Return the body; of an error, what botocore reads from it, whatever the protocol is."""
@@ -146,7 +139,7 @@ class _EventReader:
     """Reads the events of AWS's binary streams, such as that of Bedrock's ``converse_stream``."""
 
     def __init__(self, call: GuardedCall[AWSResponse]) -> None:
-        self.finish, self.release = call.finish, call.release
+        self.end, self.finish, self.release = call.end, call.finish, call.release
         self._call = call
         self._buffer = EventStreamBuffer()
 

@@ -94,6 +94,8 @@ def _read(path: str) -> tuple[_Content, float]:
             return file.read(), os.fstat(file.fileno()).st_mtime
     except OSError as error:
         return error.strerror or type(error).__name__, 0.0
+    except ValueError as error:  # no file can have this path, such as one with a NUL byte
+        return str(error), 0.0
 
 
 def _parse(content: _Content, path: str, code: Mapping[str, Limits] | None) -> Rules:

@@ -178,7 +178,7 @@ def compile_route(route: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RuleChange:
     """One difference between two sets of rules."""
 
     kind: Kind  #: ``"moved"`` is for patterns of routes only, whose order counts
@@ -193,7 +193,7 @@ class Change:
         return f"{self.what} {subject} {self.kind}: {values}"
 
 
-def diff_rules(old: Rules, new: Rules) -> tuple[Change, ...]:
+def diff_rules(old: Rules, new: Rules) -> tuple[RuleChange, ...]:
     """Return the changes from ``old`` to ``new``: limits first, then weights, then routes.
 
     Texts that mean the same limit are no change. There are no changes if, and only if, the two are
@@ -213,16 +213,16 @@ def _compare(
     old: Mapping[Subject, V],
     new: Mapping[Subject, V],
     format_value: Callable[[V], str],
-) -> Iterator[Change]:
+) -> Iterator[RuleChange]:
     for subject in sort({**old, **new}):
         before, after = old.get(subject), new.get(subject)
         if before != after:
             kind: Kind = "added" if before is None else "removed" if after is None else "changed"
             texts = (None if value is None else format_value(value) for value in (before, after))
-            yield Change(kind, what, subject, *texts)
+            yield RuleChange(kind, what, subject, *texts)
 
 
-def _compare_order(old: Rules, new: Rules) -> Iterator[Change]:
+def _compare_order(old: Rules, new: Rules) -> Iterator[RuleChange]:
     """Yield the patterns that have moved among those that both rules have."""
     common = {*filter(is_pattern, old.routes)} & {*new.routes}
     before, after = ([task for task in rules.routes if task in common] for rules in (old, new))
@@ -234,4 +234,4 @@ def _compare_order(old: Rules, new: Rules) -> Iterator[Change]:
     for task in after:
         if task not in unmoved:
             old_position, new_position = (order.index(task) + 1 for order in (before, after))
-            yield Change("moved", "route", task, f"pattern {old_position}", f"{new_position}")
+            yield RuleChange("moved", "route", task, f"pattern {old_position}", f"{new_position}")

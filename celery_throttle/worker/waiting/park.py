@@ -35,7 +35,7 @@ from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import read_takes
 from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import cost_too_high_error, unknown_limit_error
-from celery_throttle.operations.waiting import Kept, LineTasks, Mode, WaitingTask, park
+from celery_throttle.operations.waiting import Kept, LineTasks, Mode, ParkRequest, park
 from celery_throttle.tasks.app_limits import AppLimits
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import Routing
@@ -268,17 +268,17 @@ class ParkingPolicy(WaitingPolicy):
         queue = self.routing.queue_of(first.request.message)
         return LineTasks(
             self.throttle.qualify(queue),
-            [self._waiting_task(one, holder, queue) for one, holder in tasks],
+            [self._park_request(one, holder, queue) for one, holder in tasks],
             temporary=self.routing.is_temporary(queue),
             kept=_kept(first),
             task_name=first.request.name,
         )
 
-    def _waiting_task(self, candidate: Candidate, holder: str, queue: str) -> WaitingTask:
+    def _park_request(self, candidate: Candidate, holder: str, queue: str) -> ParkRequest:
         request, limits, requirement, may_run = candidate
         message = request.message
         headers = request.throttle_state.message_headers()
-        return WaitingTask(
+        return ParkRequest(
             task_id=request.id,
             packed=packing.pack(message, headers, queue, received_by=request.hostname),
             requirement=requirement,

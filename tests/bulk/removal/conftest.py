@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from celery_throttle import Throttle
-from celery_throttle.operations.waiting import LineTasks, WaitingTask, park
+from celery_throttle.operations.waiting import LineTasks, ParkRequest, park
 from celery_throttle.tasks.messages import packing
 from celery_throttle.tasks.messages.routing import rank_of
 
@@ -68,7 +68,7 @@ class Site:
         assert limits is not None
         requirement = limits.requirement(args, kwargs)
         assert requirement is not None
-        task = WaitingTask(
+        task = ParkRequest(
             fields["id"],
             packing.pack(message, None, queue, received_by="worker@host"),
             requirement,

@@ -24,7 +24,7 @@ from celery_throttle.bulk.removal.publisher import QueuePublisher
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
 from celery_throttle.operations.waiting import (
     LineTasks,
-    WaitingTask,
+    ParkRequest,
     claim_call,
     park,
     quarantine_call,
@@ -271,7 +271,7 @@ def test_a_queue_that_is_full(
 
 def park_elsewhere(site: Site, queue: str) -> None:
     requirement = site.throttle.require(["api"], 1)
-    task = WaitingTask(f"in {queue}", b"message", requirement)
+    task = ParkRequest(f"in {queue}", b"message", requirement)
     site.throttle.run_plan(park(site.throttle.plans, [LineTasks(queue, [task])]))
 
 

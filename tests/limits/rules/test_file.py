@@ -159,6 +159,18 @@ def test_the_file_may_refer_to_limits_of_the_code(path: Path) -> None:
         RulesFile(str(path), code).poll()
 
 
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("limits\0.toml", "embedded null"), ("limits\ud800.toml", "surrogates not allowed")],
+)
+def test_a_path_that_no_file_can_have_cannot_be_read(path: str, why: str) -> None:
+    with pytest.raises(RulesError, match=f"the file cannot be read: .*{why}") as caught:
+        load_rules(path)
+    assert caught.value.source == path
+    with pytest.raises(RulesError):
+        RulesFile(path).poll()
+
+
 def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(RulesError, match="the file cannot be read: Is a directory"):
         load_rules(str(tmp_path))

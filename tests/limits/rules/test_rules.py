@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
-from celery_throttle.limits.rules.rules import Change, Rules, diff_rules
+from celery_throttle.limits.rules.rules import RuleChange, Rules, diff_rules
 from tests.limits.rules.generated import any_rules
 from tests.sizes import examples
 
@@ -50,7 +50,7 @@ zoom = "1/s"
 def test_each_kind_of_change() -> None:
     old, new = read_rules(OLD, "old"), read_rules(NEW, "new")
     changes = diff_rules(old, new)
-    assert changes[0] == Change("removed", "limit", LimitRef("mail", None), '"1/s"', None)
+    assert changes[0] == RuleChange("removed", "limit", LimitRef("mail", None), '"1/s"', None)
     assert [str(change) for change in changes] == [
         'limit mail removed: "1/s"',
         'limit openai changed: ["5/m", "2 at once"] -> ["5/m", "3 at once"]',

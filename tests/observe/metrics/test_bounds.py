@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_throttle.operations.waiting import LineTasks, WaitingTask, park_call
+from celery_throttle.operations.waiting import LineTasks, ParkRequest, park_call
 from tests.observe.metrics.page import read_page
 from tests.protocol import Protocol
 
@@ -21,9 +21,9 @@ def park(lines: Protocol, names: list[str], keys: range) -> None:
         lines.store.run_all(calls)
 
 
-def _task(lines: Protocol, name: str, key: int) -> WaitingTask:
+def _task(lines: Protocol, name: str, key: int) -> ParkRequest:
     requirement = lines.limiter.require([lines.limiter[name, key]], 1)
-    return WaitingTask(f"{name} {key}", b"message", requirement)
+    return ParkRequest(f"{name} {key}", b"message", requirement)
 
 
 def commands_of_a_scrape(lines: Protocol) -> int:

@@ -14,6 +14,7 @@ from celery import Celery
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from celery_throttle import StoreUnavailableError, Throttle
+from celery_throttle.limits.key import LimitRef
 from celery_throttle.worker.claim import Claims
 from celery_throttle.worker.claims.call import Capacity, ClaimCall, ClaimReply, WorkerLeases
 from celery_throttle.worker.claims.poller import Poller, Scheduler
@@ -314,11 +315,13 @@ def test_a_claim_that_cannot_be_requeued_stops_nothing_else(lines: Protocol) -> 
 
 def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
     """Or each call that fails could claim more tasks that cannot be requeued."""
-    for number in range(3):
+    for number in range(4):
         lines.park(str(number), ["api"], may_run=False)
     call, claims = make_call(lines, "q")
-    stored = lines.keys.claims("w")
-    lines.client.hset(stored, 1, "no claim")  # of a call that has failed in the middle
+    lines.claim()  # a call that has failed in the middle
+    backlog = lines.keys.backlog(LimitRef("api", None))
+    lines.client.delete(backlog)
+    lines.client.hset(backlog, "of another type", 1)  # so no task can join a line
     claims.requeue_uncertain(range(1, 2))
     lines.client.set(lines.keys.unacknowledged, "of another type")
     call.take_acknowledged = lambda: ["one"]
@@ -328,7 +331,7 @@ def test_while_claims_are_in_doubt_no_others_are_made(lines: Protocol) -> None:
         assert run_in_place(call.claim(lambda: Capacity(1))) == ClaimReply(CLAIM_RETRY_SECONDS)
     assert len(lines.waiting()) == 3
     assert len(claims._to_requeue) == 2
-    lines.client.hdel(stored, 1)
+    lines.client.delete(backlog)
     reply = run_in_place(call.claim(lambda: Capacity(1)))
     assert reply
     assert len(reply.tasks) == 1

@@ -100,8 +100,12 @@ local function pack_descriptor(limit_index, descriptor)
   return string.char(limit_index) .. cmsgpack.pack(descriptor)
 end
 
+-- Unpack what `pack_descriptor` returns. Nil if it is damaged: its line must not stop the others.
 local function unpack_descriptor(packed)
-  return string.byte(packed, 1), cmsgpack.unpack(string.sub(packed, 2))
+  local limit_index, is_unpacked, descriptor = string.byte(packed, 1), pcall(cmsgpack.unpack, string.sub(packed, 2))
+  if is_unpacked and type(descriptor) == 'table' and (descriptor.limits or {})[limit_index] then
+    return limit_index, descriptor
+  end
 end
 
 -- The head of a packed claim: an array of five elements (byte 149), its line and its packed descriptor. The packed
@@ -113,6 +117,17 @@ end
 -- A packed claim with the marks of its units: an array of six elements (byte 150).
 local function add_marks(claim, marks)
   return '\150' .. string.sub(claim, 2) .. cmsgpack.pack(marks)
+end
+
+-- Unpack a claim. Nil if it is damaged: it must not stop the others, and stays, as nobody knows whether its task can be
+-- saved.
+local function unpack_claim(packed)
+  local is_unpacked, claim = pcall(cmsgpack.unpack, packed)
+  if is_unpacked and type(claim) == 'table' and type(claim[1]) == 'string' and type(claim[2]) == 'table'
+      and type(claim[2].queue) == 'table' and type(claim[2].limits) == 'table' and type(claim[3]) == 'string'
+      and tonumber(claim[4]) and type(claim[5]) == 'string' then
+    return unpack(claim)
+  end
 end
 
 -- Whether the tasks of a line need a limit, given by its name and, for one key of it, by its field; '' for any.

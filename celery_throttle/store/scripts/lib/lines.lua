@@ -222,8 +222,8 @@ local function find_task(queue, id)
   local row = packed and unpack_row(packed)
   local line = row and row[LINE]
   local found = line and redis.call('ZSCORE', line, id) and redis.call('HGET', queue[LINES], line)
-  if found then
-    local limit_index, descriptor = unpack_descriptor(found)
+  local limit_index, descriptor = unpack_descriptor(found or '')
+  if descriptor then
     return line, limit_index, descriptor, packed, row
   end
 end

@@ -8,22 +8,26 @@ return function(queue, refilled)
   for i = 1, #found, 2 do
     local line = found[i]
     local limit_index, descriptor = unpack_descriptor(found[i + 1])
-    local limit_keys = descriptor.limits[limit_index]
-    local waiting = limit_keys[WAITING]
-    if not redis.call('ZSCORE', waiting, line) then
-      enter_list(waiting, line, descriptor)
-      incomplete[waiting] = true
-    end
-    if incomplete[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
-      if limit_index > 0 then
-        register_list(limit_keys, queue)
+    if descriptor then
+      local limit_keys = descriptor.limits[limit_index]
+      local waiting = limit_keys[WAITING]
+      if not redis.call('ZSCORE', waiting, line) then
+        enter_list(waiting, line, descriptor)
+        incomplete[waiting] = true
       end
-      redis.call('ZADD', queue[DUE], now, waiting)
-    end
-    local tasks = redis.call('ZCARD', line)
-    known_tasks = known_tasks + tasks
-    if line == refilled or tasks == 0 then
-      lost[line] = { descriptor, limit_keys }
+      if incomplete[waiting] or not redis.call('ZSCORE', queue[DUE], waiting) then
+        if limit_index > 0 then
+          register_list(limit_keys, queue)
+        end
+        redis.call('ZADD', queue[DUE], now, waiting)
+      end
+      local tasks = redis.call('ZCARD', line)
+      known_tasks = known_tasks + tasks
+      if line == refilled or tasks == 0 then
+        lost[line] = { descriptor, limit_keys }
+      end
+    else -- as if the server had lost it
+      redis.call('HDEL', queue[LINES], line)
     end
   end
 

@@ -19,22 +19,26 @@ end
 -- Discard up to `room` tasks of a line. Returns how many.
 local function discard_tasks(waiting, line, room)
   local ids = redis.call('ZRANGE', line, format_integer(-room), -1)
-  local found, limit_index, descriptor = redis.call('HGET', queue[LINES], line), nil, nil
-  if found then
-    limit_index, descriptor = unpack_descriptor(found)
+  local limit_index, descriptor = unpack_descriptor(redis.call('HGET', queue[LINES], line) or '')
+  local key_caps
+  if descriptor then
     for _, id in ipairs(descriptor.fan_out and ids or {}) do
       record_fan_out_outcome(descriptor.fan_out, id, 'revoked')
     end
     remove_tasks(line, descriptor, limit_index, ids)
     increase_totals(descriptor, 'discarded', #ids)
-  else
+  else -- the server has lost it, or it cannot be read
+    local packed = ids[1] and redis.call('HGET', queue[MESSAGES], ids[1])
+    key_caps = packed and (unpack_row(packed) or {})[KEY_CAPS]
     call_with('HDEL', queue[MESSAGES], ids)
     call_with('ZREM', line, ids)
   end
   if redis.call('EXISTS', line) == 0 then
     redis.call('ZREM', waiting, line)
-    if found then
+    if descriptor then
       drop_empty_list(descriptor.limits[limit_index], queue)
+    else
+      end_line(line, { queue = queue, key_caps = key_caps })
     end
   end
   return #ids

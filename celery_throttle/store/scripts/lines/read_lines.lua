@@ -71,8 +71,8 @@ local cursor, reply = ARGV[3], { '0', math.max(0, now - due_since), is_consumed 
 
 local function add_line(line, packed)
   local limit_index, descriptor = unpack_descriptor(packed)
-  local limits, count = descriptor.limits, redis.call('ZCARD', line)
-  if count > 0 and limit_index > 0 then
+  local limits, count = (descriptor or {}).limits, redis.call('ZCARD', line)
+  if limits and count > 0 and limit_index > 0 then
     local costs, requirements = mean_costs(line, count, math.min(samples, count), #limits), {}
     for n, limit_keys in ipairs(limits) do
       requirements[#requirements + 1] = limit_keys[NAME]

@@ -8,7 +8,9 @@
 --       4   how many claims at most; their bytes are bounded, too
 --       then per token: the token, and how far its task has come: 'held' if Celery does not have its message,
 --       'delivered' if Celery has it, 'started' if the task may have run
--- Reply how many claims are left to requeue: of given tokens the last ones.
+-- Reply how many claims are left to requeue: of given tokens the last ones. Damaged claims are not among them, and stay
+-- where they are. If a dead worker has nothing else, the reply is below 0: minus their number. Without a lease they are
+-- kept as long as totals are.
 -- A task that waits again already (a retry of a run whose worker died) keeps its newer message. How far the tasks of a
 -- dead worker have come is not known: they may have run. The units of a task that was not started are given back, see
 -- `settlement.lua`.
@@ -42,14 +44,14 @@ local function mark_redelivered(packed)
 end
 
 work_without_memory()
-local count, done, bytes = math.min(#tokens, tonumber(ARGV[4])), 0, 0
-while done < count and bytes < BATCH_BYTES do
+local most, requeued, done, bytes = tonumber(ARGV[4]), 0, 0, 0
+while done < #tokens and requeued < most and bytes < BATCH_BYTES do
   done = done + 1
   local token, status = tokens[done], statuses[done] or 'started'
   local claim = redis.call('HGET', claims, token)
-  if claim then
-    bytes = bytes + #claim
-    local line, descriptor, id, score, row, marks = unpack(cmsgpack.unpack(claim))
+  local line, descriptor, id, score, row, marks = unpack_claim(claim or '')
+  if line then
+    requeued, bytes = requeued + 1, bytes + #claim
     rejoin_line(line, descriptor, id, score, status == 'held' and row or mark_redelivered(row))
     release_slots(descriptor, worker, token)
     if ARGV[3] == 'dead' then
@@ -62,4 +64,8 @@ while done < count and bytes < BATCH_BYTES do
   end
 end
 end_lease(workers, worker, claims)
+if ARGV[3] == 'dead' and done == #tokens and redis.call('PEXPIRE', claims, TOTALS_KEPT_MS) == 1 then
+  remove_lease(workers, worker)
+  return -redis.call('HLEN', claims)
+end
 return #tokens - done

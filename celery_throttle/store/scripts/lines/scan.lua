@@ -11,7 +11,7 @@
 local read = {
   lines = function(line, packed)
     local limit_index, descriptor = unpack_descriptor(packed)
-    if needs_limit(descriptor, ARGV[3], ARGV[4]) then
+    if descriptor and needs_limit(descriptor, ARGV[3], ARGV[4]) then
       local row = { line, redis.call('ZCARD', line), limit_index }
       for i, limit_keys in ipairs(descriptor.limits) do
         row[3 + i] = limit_keys[NAME]
@@ -24,8 +24,8 @@ local read = {
     return row and { id, row[MESSAGE] }
   end,
   claims = function(_, packed)
-    local _, descriptor, id = unpack(cmsgpack.unpack(packed))
-    return needs_limit(descriptor, ARGV[3], ARGV[4]) and { id }
+    local _, descriptor, id = unpack_claim(packed)
+    return descriptor and needs_limit(descriptor, ARGV[3], ARGV[4]) and { id }
   end,
   quarantine = function(id, packed)
     local label, _, descriptor = unpack(cmsgpack.unpack(packed))

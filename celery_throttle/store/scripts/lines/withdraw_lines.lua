@@ -44,11 +44,11 @@ end
 
 -- Claim tasks of a line, and remove them from it last.
 local function claim_tasks(line, found)
-  local described = redis.call('HGET', queue[LINES], line)
-  if not described or #found == 0 then
+  local described = redis.call('HGET', queue[LINES], line) or ''
+  local limit_index, descriptor = unpack_descriptor(described)
+  if not descriptor or #found == 0 then
     return
   end
-  local limit_index, descriptor = unpack_descriptor(described)
   local claim_head, values, ids = pack_claim_head(line, string.sub(described, 2)), {}, {}
   for i, task in ipairs(found) do
     local id, packed, score, message = unpack(task)

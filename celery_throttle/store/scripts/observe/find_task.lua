@@ -39,7 +39,7 @@ local bytes = 0
 local function search_claims(worker, cursor)
   local next_cursor, found = scan_hash(KEYS[3] .. worker, cursor, 100)
   for i = 2, #found, 2 do
-    local _, descriptor, claimed_id, _, packed = unpack(cmsgpack.unpack(found[i]))
+    local _, descriptor, claimed_id, _, packed = unpack_claim(found[i])
     bytes = bytes + #found[i]
     if claimed_id == id then
       local row, lease_ends = unpack_row(packed), redis.call('ZSCORE', KEYS[1], worker)

@@ -13,11 +13,11 @@ local MOST_LISTS, MOST_LINES, LINES_OF_LIST = 20, 20, 20
 local first, reply, bytes = tonumber(ARGV[3]), {}, 0
 
 local function add_line(line)
-  local packed, tasks = redis.call('HGET', KEYS[LINES], line), redis.call('ZCARD', line)
-  if not packed or tasks == 0 then
+  local limit_index, descriptor = unpack_descriptor(redis.call('HGET', KEYS[LINES], line) or '')
+  local tasks = redis.call('ZCARD', line)
+  if not descriptor or tasks == 0 then
     return
   end
-  local limit_index, descriptor = unpack_descriptor(packed)
   local costs, size = read_costs(KEYS[MESSAGES], redis.call('ZRANGE', line, 0, 0)[1])
   local row = { tasks, limit_index }
   bytes = bytes + size

@@ -58,8 +58,10 @@ local function settle_claims()
     local token = string.sub(unstarted[i], 2)
     local claim = redis.call('HGET', call.claims, token)
     if claim then
-      local _, descriptor, _, _, row, marks = unpack(cmsgpack.unpack(claim))
-      release_slots(descriptor, call.worker, token, call.wake_later)
+      local _, descriptor, _, _, row, marks = unpack_claim(claim)
+      if descriptor then
+        release_slots(descriptor, call.worker, token, call.wake_later)
+      end
       redis.call('HDEL', call.claims, token)
       if marks then
         refund_claim(call.definitions, descriptor, row, marks, call.wake_later)
