@@ -77,7 +77,7 @@ QUOTA_BATCH_SIZE = 7  # requests that one call takes units for, beside the one t
 QUOTA_CACHE_SIZE = 1024  # requirements with remembered units, or a remembered refusal
 #: How long tasks join their line without a call of the gate before, once one has joined it. The
 #: call that parks a task decides as well.
-PARKED_MEMORY_SECONDS = 0.250
+PARKED_MEMORY_SECONDS = 1.0
 DEMAND_CACHE_SIZE = 4096  # requirements with counted demand; beyond, all are counted anew
 #: Requests decided, and tasks parked, in one round trip of `DecisionBatch`; the bytes of their
 #: messages from which on no other is added; and the time until the next round: the ends of tasks

@@ -185,3 +185,45 @@ def test_units_that_come_again_late_are_taken_for_free_processes_only(
     while len(lines.waiting()) > 9:
         assert lines.claim("w", 8, ahead=20_000, free=1)
     lines.check()
+
+
+def test_lines_of_slow_limits_are_not_read_for_processes_that_are_not_free(
+    make: Callable[..., Protocol],
+) -> None:
+    """No unit of theirs would be taken."""
+    lines = make({"tenant": "2/s"})
+    for number in range(5):
+        lines.park(str(number), [("tenant", str(number))], may_run=False)
+    lines.claim("w", moment=20_000)
+    one = calls_of(lines, lambda: lines.claim("w", 1, moment=20_000))
+    more = calls_of(lines, lambda: lines.claim("w", 2, free=1, moment=20_000))
+    assert len(lines.waiting()) == 2
+    assert more <= one + 1
+    assert lines.ask == 0
+    lines.check()
+
+
+def test_a_line_of_which_a_claim_takes_less_than_it_wants_is_due_when_its_limit_has_room(
+    make: Callable[..., Protocol],
+) -> None:
+    """Not before: the next claim would look at it in vain."""
+    lines = make({"tenant": "2/s"})
+    for number in range(2):
+        lines.park(str(number), [("tenant", "a")], may_run=False)
+    assert len(lines.claim("w", 2, free=1, ahead=20_000, moment=20_000)) == 1
+    [(_, due)] = lines.client.zrange(lines.keys.queue("q").due, 0, -1, withscores=True)
+    assert due == lines.now + SECOND // 2
+    lines.check()
+
+
+def test_a_fast_limit_behind_a_slow_one_is_claimed_for_the_next_free_process(
+    make: Callable[..., Protocol],
+) -> None:
+    lines = make({"tenant": "2/s", "fast": FREE})
+    lines.park("slow", [("tenant", "a")], may_run=False)
+    lines.now += 1
+    lines.park("fast", ["fast"], may_run=False)
+    assert [row.id for row in lines.claim("w", 2, moment=20_000, free=1)] == ["slow"]
+    assert lines.ask == 0
+    assert [row.id for row in lines.claim("w", 2, moment=20_000, free=1)] == ["fast"]
+    lines.check()

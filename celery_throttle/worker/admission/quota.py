@@ -198,7 +198,7 @@ class Quota:
             del self._blocks[requirement]
 
     def remember_refusal(self, requirement: Requirement) -> None:
-        """Remember for 250 ms that a task has joined a line, unless starts are left."""
+        """Remember for a second that a task has joined a line, unless starts are left."""
         now = time.monotonic()
         block = self._blocks.get(requirement)
         if block is None or not block.starts or not block.lasts(now):

@@ -124,6 +124,13 @@ local function predict_wait(line, batch, next_id)
   end
 end
 
+-- Whether the next task would be for a process that is not free yet, and its limits are too slow for that. If the task
+-- returns to its line, its units are lost, or were idle until they are given back: so they are taken only if the limits
+-- make up for them as soon.
+local function is_too_slow(requirements)
+  return #call.taken >= call.free_processes and is_slow(requirements, call.free_horizon)
+end
+
 -- Decide over tasks of a line in their order, until one has to wait; adds rows to the reply, and writes nothing.
 -- Returns a table: the ids of the tasks that leave the line; the token and the packed claim of each, and of those with
 -- marks; whether the limits have to be written; what to count; the wait (us) of the next task, nil if it was not decided
@@ -158,18 +165,15 @@ local function decide_batch(line, ids)
         elseif not undefined and not set_costs(requirements, row[COSTS]) then
           row = nil
         elseif not undefined then
-          -- If the task returns to its line, its units are lost, or were idle until they are given back: for a process that
-          -- is not free yet they are taken only if the limit makes up for them as soon.
-          if #call.taken >= call.free_processes and is_slow(requirements, call.free_horizon) then
-            call.visits, call.lacks_process = 0, true
-            return batch
-          end
           wait, bottleneck = decide(requirements, true)
           kind = wait < 0 and 0 or 1
         end
       end
       if wait > (requirements.bookable and booking_horizon() or 0) then
         batch.wait, batch.bottleneck = wait, bottleneck
+        return batch
+      elseif kind == 1 and is_too_slow(requirements) then
+        call.visits, call.lacks_process = 0, true
         return batch
       end
       wait = math.max(0, wait)
@@ -295,6 +299,7 @@ local function serve_line(queue, waiting, name, score, rival)
     return false
   end
   local batch = decide_batch(line, ids)
+  call.lacks_process = call.lacks_process or batch.has_taken and is_too_slow(line.requirements)
   local dispatches = #batch.leaving
   if dispatches > 0 or #ids == 0 then
     local task_score = line.entries[2 * dispatches + 2]
@@ -309,8 +314,13 @@ end
 
 -- Serve a list until its limit has no room left or no line waits. If the worker has not enough processes for that, the
 -- list is due now: other lists that were due before come first the next time, and forecasts read since when it has had
--- room.
+-- room. Behind a limit that is too slow for processes that are not free, the list is left to the next call: its limits are
+-- probably as slow, and its lines would be read in vain.
 return function(queue, waiting)
+  if call.lacks_process then
+    call.visits = 0
+    return
+  end
   while #call.taken < call.wanted and call.visits > 0 do
     local name, score, rival = next_line(waiting)
     if not name then
