@@ -40,13 +40,12 @@ class AsyncConnection(asyncio.Protocol):
     Replies come in the order of the commands. If a call is cancelled, its reply is skipped when it
     comes, so the other calls get theirs.
 
-    ``began``: monotonic time at which it began to be opened.
+    ``began``: monotonic time at which it began to be opened; ``last_used``: that of its last reply.
     """
 
     __slots__ = (
         "_ended",
         "_is_closing",
-        "_last_used",
         "_loop",
         "_reader",
         "_seconds_per_tick",
@@ -57,6 +56,7 @@ class AsyncConnection(asyncio.Protocol):
         "_writer",
         "address",
         "began",
+        "last_used",
     )
 
     def __init__(self, address: Address, connection: Any, began: float) -> None:
@@ -66,7 +66,7 @@ class AsyncConnection(asyncio.Protocol):
         self._reader = hiredis.Reader()
         # The commands without a reply, in order; None for those whose reply nobody reads.
         self._waiting: deque[asyncio.Future[Any] | None] = deque()
-        self._last_used = time.monotonic()
+        self.last_used = time.monotonic()
         self._is_closing = False
         self._ended = asyncio.Event()
         self._seconds_per_tick = address.timeout / _TICKS
@@ -121,7 +121,7 @@ class AsyncConnection(asyncio.Protocol):
         """Whether it is in use, or was a moment ago, and the loop has not seen its end."""
         if self._is_closing or self._transport.is_closing():
             return False
-        return bool(self._waiting) or time.monotonic() - self._last_used <= FRESH_SECONDS
+        return bool(self._waiting) or time.monotonic() - self.last_used <= FRESH_SECONDS
 
     def is_open(self) -> bool:
         """See :meth:`Connection.is_open`. The loop may not have seen the end of the stream yet."""
@@ -145,7 +145,7 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Give each reply to its call. The transport calls this."""
         self._silent_ticks = 0
-        self._last_used = time.monotonic()
+        self.last_used = time.monotonic()
         reader, waiting = self._reader, self._waiting
         try:
             reader.feed(data)

@@ -7,11 +7,9 @@ is sent again, or its error is raised. :mod:`celery_throttle.store.connections` 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import hiredis
 
@@ -42,23 +40,7 @@ _MAX_RECOVERIES = 5
 
 _PING = pack_command("PING")
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def _timed(method: Callable[P, T]) -> Callable[P, T]:
-    """Let a StoreUnavailableError of a method tell the seconds that the call took."""
-
-    @wraps(method)
-    def timed(*args: P.args, **kwargs: P.kwargs) -> T:
-        began = time.monotonic()
-        try:
-            return method(*args, **kwargs)
-        except StoreUnavailableError as error:
-            error.waited = time.monotonic() - began
-            raise
-
-    return timed
 
 
 class Store:
@@ -111,7 +93,6 @@ class Store:
         """Open a connection of its own, such as for subscriptions. Raises as :meth:`run`."""
         return self.connections.open()
 
-    @_timed
     def run(self, call: Call) -> Any:
         """Run a script and return its reply, with strings as bytes.
 
@@ -190,7 +171,6 @@ class Store:
         except StoreError as error:
             return error
 
-    @_timed
     def confirm(self, replicas: int) -> None:
         """Wait until a number of replicas have received all earlier writes.
 

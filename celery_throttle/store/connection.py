@@ -118,12 +118,12 @@ class Connection:
     Attributes:
         began: monotonic time at which it began to be opened.
         idle: where it is while it serves no call.
+        last_used: monotonic time at which its last call began.
     """
 
     __slots__ = (
         "_connection",
         "_is_green",
-        "_last_used",
         "_poll",
         "_reader",
         "_socket",
@@ -132,6 +132,7 @@ class Connection:
         "address",
         "began",
         "idle",
+        "last_used",
     )
 
     idle: deque[Connection]
@@ -142,7 +143,7 @@ class Connection:
         self._connection = connection
         self._socket: Any = connection._sock  # noqa: SLF001  # see the module docstring
         self._reader = hiredis.Reader()
-        self._last_used = time.monotonic()
+        self.last_used = time.monotonic()
         self._unsent = b""
         self._is_green = _is_green()
         self._poll: Any = None
@@ -160,8 +161,8 @@ class Connection:
 
     def is_fresh(self) -> bool:
         """Whether it was used a moment ago. Records a use now."""
-        last, self._last_used = self._last_used, time.monotonic()
-        return self._last_used - last <= FRESH_SECONDS
+        last, self.last_used = self.last_used, time.monotonic()
+        return self.last_used - last <= FRESH_SECONDS
 
     def is_open(self) -> bool:
         """Whether the server has not closed it. A restart closes idle connections.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -188,19 +189,28 @@ class Connections:
         return [one for one in self.cluster if one is self or one._idle.node == node]  # noqa: SLF001  # of this class
 
     def _find(self) -> Steps[Any]:
+        began = time.monotonic()
         try:
             return (yield from self.servers.find())
         except BaseException as error:  # noqa: BLE001  # fail raises it
-            self.fail(error)
+            self.fail(error, began=began)
         finally:  # another node may be the first to call after an error as well
             self._follow_servers()
 
-    def fail(self, error: BaseException, connection: AnyConnection | None = None) -> NoReturn:
+    def fail(
+        self,
+        error: BaseException,
+        connection: AnyConnection | None = None,
+        *,
+        began: float | None = None,
+    ) -> NoReturn:
         """Raise the error of a call that got no reply.
 
         Without a connection, or after a timeout, the circuit breaker opens: the next call would
         wait as long. Otherwise a connection broke in the middle of a call. It is unknown whether
         the call was executed, but the server may answer the next one.
+
+        ``began``: monotonic time of the call; by default, of the use of its connection.
         """
         if isinstance(connection, Connection):  # asyncio's skips the reply, if one comes
             connection.close()
@@ -210,6 +220,9 @@ class Connections:
         if not isinstance(error, OSError):
             raise error
         unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
+        if began is None and connection is not None:
+            began = connection.last_used
+        unavailable.waited = 0.0 if began is None else time.monotonic() - began
         if connection is None:
             self.breaker.trip(unavailable)
             raise unavailable from error
