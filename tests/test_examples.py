@@ -45,6 +45,7 @@ def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
     assert any(is_refused_without_limit() for _ in range(3))
 
 
+@pytest.mark.thorough
 def test_instead_of(redis_url: str, tmp_path: Path) -> None:
     env = services(redis_url) | {"GALAXY_DATABASE": str(tmp_path / "galaxy")}
     text = run_python("-m", "examples.instead_of", "--tasks", "30", env=env)

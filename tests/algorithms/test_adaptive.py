@@ -146,6 +146,7 @@ def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -
     assert site.shares[-1] == 1_000_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("highest", [100, 1000])
 def test_an_unknown_limit_that_answers_tell(highest: int) -> None:
     """The rate is that of the API from the first answer on, and when it changes."""

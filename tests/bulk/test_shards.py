@@ -11,7 +11,7 @@ from tests.bulk.conftest import ShardedApp
 from tests.servers.server import wait_until
 from tests.shards import home_store_of, shard_limiter
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 TASKS = 10
 

@@ -44,6 +44,7 @@ def run(*command: str, env: Mapping[str, str] | None = None, code: int = 0) -> s
     return result.stderr if code else result.stdout
 
 
+@pytest.mark.thorough
 def test_two_shells(app: Any, redis_url: str) -> None:
     fill(app, 5)
     env = {"CELERY_BROKER_URL": redis_url}
@@ -125,6 +126,7 @@ def test_celery_help_slows_down_by_20_ms_at_most() -> None:
     assert min(seconds) < 0.02  # other processes may slow some of them down, but not all
 
 
+@pytest.mark.thorough
 def test_the_shell_completes_limits_and_fan_outs(app: Any, redis_url: str) -> None:
     fill(app, 1)
 

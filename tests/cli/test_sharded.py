@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Shell
 from tests.shards import Scene
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 #: What a command says on standard error of the shard that is lost.
 LOST = "shard erp cannot be read: "

@@ -22,6 +22,8 @@ from tests.cli.serving import serving_process
 from tests.cli.test_entries import CELERY, COMMAND, run
 from tests.servers.server import free_port
 
+pytestmark = pytest.mark.thorough
+
 
 def serving(
     command: Sequence[str], url: str, *options: str, **env: str

@@ -480,6 +480,7 @@ def test_a_refusal_by_one_of_three_quotas_lowers_only_its_rate(
         assert rates() == [1.0, 0.93, 1.0]
 
 
+@pytest.mark.thorough
 @every
 def test_without_the_server_of_the_limits(make: Make, own_server: Server, api: Api) -> None:
     limiter = Limiter(own_server.url, LIMITS)

@@ -107,6 +107,7 @@ def test_what_else_is_a_refusal(make: Make, limiter: Limiter, api: Api, status: 
     assert len(api.log) == 3
 
 
+@pytest.mark.thorough
 @http
 def test_while_the_limits_are_lost_it_waits_by_itself(
     make: Make, api: Api, own_server: Server

@@ -20,7 +20,7 @@ from tests.servers.server import Server, wait_until
 from tests.tether import Tethered
 from tests.workers import StartWorker, Worker
 
-pytestmark = [pytest.mark.workers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.workers, pytest.mark.timeout(600), pytest.mark.thorough]
 
 SCALED_OBJECT: dict[str, Any] = load(DEPLOY / "keda" / "scaledobject.yml")
 TRIGGERS = {trigger["name"]: trigger for trigger in SCALED_OBJECT["spec"]["triggers"]}

@@ -12,6 +12,8 @@ import pytest
 from tests.django.conftest import env_of
 from tests.programs import run_python
 
+pytestmark = pytest.mark.thorough
+
 Check = Callable[..., list[tuple[str, str, str | None]]]
 
 _CHECK = """

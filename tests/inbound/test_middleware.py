@@ -301,6 +301,7 @@ def lost(own_server: Server) -> Iterator[Limiter]:
     limiter.store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["web", "busy"])
 def test_without_the_server_requests_pass(
     make_site: MakeSite, lost: Limiter, own_server: Server, name: str, caplog: Any

@@ -93,6 +93,7 @@ def test_a_start_is_given_back_if_the_wait_is_cancelled(
     assert left(unused) == [29, 100, 5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ASYNC_CALLS.values(), ids=ASYNC_CALLS)
 def test_a_wait_that_is_forgotten_with_its_loop_ends_without_an_error(
     unused: Limiter, call: Callable[[Limiter], Any], monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,8 @@ from celery_throttle.operations.shards import (
 from tests.shards import HOME_KEYS, home_store_of, keys_of, shard_limiter
 from tests.sizes import WHOLE
 
+pytestmark = pytest.mark.thorough
+
 SHARDS = (HOME, "mail", "erp")
 PROCESSES = range(3)
 NAME = "api"

@@ -18,6 +18,8 @@ from celery_throttle.observe.status.records import record_totals
 from celery_throttle.observe.values import LimitDetails, Preview
 from tests.protocol import SECOND, Protocol, make_protocols
 
+pytestmark = pytest.mark.thorough
+
 KEYS, OF_VIP, OF_STRIPE, OF_EXPORTS, PAUSED, OTHERS = 5000, 21, 60, 3, 4, 2
 
 LIMITS = {"mail": "1/s", "stripe": "2/s", "exports": "2 at once", "sms": "1/s"}

@@ -71,6 +71,7 @@ def play(lines: Protocol, dice: random.Random, room: int) -> list[Any]:
 BACKLOG = "{throttle}:backlog:api"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_claim_of_several_takes_what_claims_of_one_take(
     make: Callable[..., Protocol], text: str

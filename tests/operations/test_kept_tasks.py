@@ -137,6 +137,7 @@ def test_surplus_tasks_leave_although_the_server_has_lost_a_key(lines: Protocol,
     lines.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept", [Kept.NEWEST, Kept.FIRST])
 def test_each_task_runs_or_ends_once(make: Callable[..., Protocol], kept: Kept) -> None:
     for chance in range(8):

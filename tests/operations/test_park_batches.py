@@ -16,6 +16,8 @@ from celery_throttle.operations.waiting import Kept, LineTasks, Mode, ParkReques
 from tests.operations.test_claim_batches import FREE, TEXTS, calls_of
 from tests.protocol import SECOND, Protocol, make_protocols
 
+pytestmark = pytest.mark.thorough
+
 QUEUES = ("q", "r")
 
 #: A limit at which tasks of several lines wait.

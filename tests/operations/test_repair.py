@@ -169,6 +169,7 @@ def fill(traffic: Traffic) -> None:
     traffic.claim(50)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_task_whose_message_is_left_runs(make: Make, kind: str, *, more: bool) -> None:

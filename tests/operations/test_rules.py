@@ -354,6 +354,7 @@ def effective(texts: list[str | None]) -> dict[str, str | None]:
     return {field: text or found[field[0]] for field, text in found.items()}
 
 
+@pytest.mark.thorough
 def test_a_large_file_is_put_in_force_in_parts(limiter: Limiter) -> None:
     """No call changes more than 200 of its limits and weights."""
     many = {f"n{number // 2}{'__x' * (number % 2)}": "5/s" for number in range(900)}

@@ -24,6 +24,8 @@ from celery_throttle.store.script import Call, script
 from tests.operations.torn import TornStore
 from tests.protocol import LINE_KINDS, SECOND, Protocol
 
+pytestmark = pytest.mark.thorough
+
 LIMITS: dict[str, LimitsLike] = {
     "api": "10/s burst 3",
     "mail": "5/s max-keys 9 max-waiting 50",

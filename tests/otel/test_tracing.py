@@ -20,7 +20,7 @@ from tests.programs import run_python
 from tests.servers.server import wait_until
 from tests.workers import StartWorker, Worker
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 
 @pytest.fixture

@@ -162,6 +162,7 @@ def test_tasks_wait_through_a_failover(
     queue.tasks_run()
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "partitioned"])
 def test_a_line_drains_while_its_master_is_lost(

@@ -16,6 +16,8 @@ from celery_throttle import Limiter
 from celery_throttle.testing import ManualClock
 from tests.servers.server import Server, replicate, valkey_command
 
+pytestmark = pytest.mark.thorough
+
 RATE, BURST = 20, 5
 STEP = 0.01  # seconds
 

@@ -107,6 +107,7 @@ STATES: dict[str, Callable[[Server], AbstractContextManager[None]]] = {
 SLOW_TO_LOAD = ("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", STATES)
 def test_a_server_that_cannot_serve_now(
     command: Path, start_server: StartServer, end_of: MakeEnd, code: str
@@ -158,6 +159,7 @@ def test_a_refusal_that_cannot_be_counted_is_a_refusal(
         assert [client.hlen(f"{{throttle}}:totals:{name}") for name in limits] == [1, 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", ["resume", "reset"])
 @pytest.mark.parametrize("paused", ["turn", ("turn", "key")])
 def test_a_pause_is_lifted_where_what_waits_behind_it_fills_the_memory(

@@ -20,6 +20,8 @@ from tests.store.listening import PING, listening
 from tests.store.queue import Queue
 from tests.workers import StartWorker
 
+pytestmark = pytest.mark.thorough
+
 LIMITS = {"api": "1/h burst 100"}
 
 

@@ -16,6 +16,8 @@ import redis
 from celery_throttle.testing import pytest_plugin
 from tests.programs import ROOT, search_path
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "Outcome"]
 
 SAMPLE = ROOT / "examples" / "testing"

@@ -16,7 +16,7 @@ from tests.cli.conftest import fill
 from tests.web.browser import needs_browser, open_browser
 from tests.web.conftest import Site
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.thorough]
 
 
 @pytest.fixture

@@ -229,6 +229,7 @@ _ARGUMENTS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "garbage",
     [

@@ -12,7 +12,7 @@ from tests.shards import Scene
 from tests.web.conftest import Site
 from tests.web.test_actions import confirm
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 LOST = "What is in shard erp cannot be read: "
 

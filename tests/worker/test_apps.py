@@ -17,6 +17,7 @@ pytestmark = pytest.mark.workers
 SECONDS = 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["class", "task"])
 def test_as_in_a_test_session(redis_url: str, client: Any, which: str) -> None:
     """The worker of the app with limits runs first."""

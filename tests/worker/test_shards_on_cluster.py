@@ -20,7 +20,7 @@ from tests.servers.cluster import Cluster
 from tests.servers.server import Server, wait_until
 from tests.workers import StartWorker, Worker
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 SHARDS = {"tenants": {"limits": ["tenant"], "by_key": 6}}
 TENANTS = ShardEntry("tenants", ("tenant",), 6)

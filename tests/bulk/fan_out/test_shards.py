@@ -44,7 +44,7 @@ from tests.servers.cluster import Cluster
 from tests.servers.server import wait_until
 from tests.tether import Tethered
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 TASKS = 60
 

@@ -53,6 +53,7 @@ def ids(messages: list[Any]) -> list[str]:
     return [message.headers["id"] for message in messages]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [options for options in OPTIONS.values() if options.get("queue", "other") == "other"],

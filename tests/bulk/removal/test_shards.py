@@ -12,7 +12,7 @@ from tests.bulk.conftest import ShardedApp
 from tests.cli.conftest import Shell
 from tests.servers.server import wait_until
 
-pytestmark = pytest.mark.workers
+pytestmark = [pytest.mark.workers, pytest.mark.thorough]
 
 TASKS = 5
 

@@ -71,6 +71,7 @@ def test_every_form_in_the_help_is_one(form: str) -> None:
     assert read_trace(form).arrivals
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "says"),
     [

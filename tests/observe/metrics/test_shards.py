@@ -16,6 +16,8 @@ from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
 from tests.observe.metrics.page import read_page
 from tests.servers.server import Server
 
+pytestmark = pytest.mark.thorough
+
 LIMITS = {"api": "100/h burst 10", "mail": "100/h burst 20", "tenant": "100/h burst 40"}
 
 

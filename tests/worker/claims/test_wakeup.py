@@ -92,6 +92,7 @@ def test_it_subscribes_again_after_the_server_was_lost(
     listener.expect("a message")
 
 
+@pytest.mark.thorough
 def test_a_message_of_any_node_of_a_cluster_wakes(cluster: Cluster) -> None:
     """So a script on the new node of a slot wakes a worker that still listens on the old one."""
     with listening(cluster.url) as listener:
@@ -150,6 +151,7 @@ class ShardListener(WakeupListener):
             store.close()
 
 
+@pytest.mark.thorough
 def test_one_connection_to_each_node_has_the_channels_of_its_shards(cluster: Cluster) -> None:
     """A script counts who has received its message, and a node counts its own subscribers."""
     listener = ShardListener(cluster, 6)
@@ -163,6 +165,7 @@ def test_one_connection_to_each_node_has_the_channels_of_its_shards(cluster: Clu
     listener.close()
 
 
+@pytest.mark.thorough
 def test_a_lost_node_silences_its_own_channels_only(cluster: Cluster) -> None:
     listener = ShardListener(cluster, 6)
     listener.start()
