@@ -801,7 +801,9 @@ def test_a_damaged_claim_keeps_no_other_from_being_requeued(lines: Protocol, cla
     lines.now += 2 * SECOND
     lines.claim("other", room=0)
     assert lines.dead == b"w"
-    assert lines.back("w", "dead", most=1) == -2
+    while (left := lines.back("w", "dead", most=1)) > 0:  # in the order of the server's hash
+        assert lines.waiting() == ["1", "3"]
+    assert left == -2
     assert lines.waiting() == ["1", "3"]
     # They are kept for a while, and no worker is told again to requeue them.
     assert {*map(int, lines.client.hkeys(stored))} == {rows[0].token, rows[2].token}
