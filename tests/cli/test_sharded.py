@@ -102,9 +102,12 @@ def test_all_limits_are_paused_with_one_preview(shell: Shell) -> None:
 
 
 def test_reports_cover_all_shards_of_a_limit(shell: Shell) -> None:
-    assert shell.json("report", "erp", "--since", "10m")["totals"]["granted"] == 1
+    def kept(totals: dict[str, float]) -> float:  # a start that was late gives its unit back
+        return totals["granted"] - totals["refunded"]
+
+    assert kept(shell.json("report", "erp", "--since", "10m")["totals"]) == 1
     report = shell.json("report", "tenant", "--since", "10m")
-    assert (report["totals"]["granted"], report["totals"]["parked"]) == (4, 4)
+    assert (kept(report["totals"]), report["totals"]["parked"]) == (4, 4)
     assert len(report["top_keys"]) == 3
 
 
