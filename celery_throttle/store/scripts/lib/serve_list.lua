@@ -25,10 +25,9 @@ local function read_descriptor(line)
   local queue, name = line.queue, line.name
   local found = redis.call('HGET', queue[LINES], name)
   if found then
-    local limit_index, packed = string.byte(found), string.sub(found, 2)
-    local is_unpacked, descriptor = pcall(cmsgpack.unpack, packed)
-    if is_unpacked and type(descriptor) == 'table' and (descriptor.limits or {})[limit_index] then
-      line.limit_index, line.descriptor, line.packed = limit_index, descriptor, packed
+    line.limit_index, line.descriptor = unpack_descriptor(found)
+    if line.descriptor then
+      line.packed = string.sub(found, 2)
       return
     end
     redis.call('HDEL', queue[LINES], name)
