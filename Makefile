@@ -13,10 +13,10 @@ CELERY ?= 5.5 5.6 5.7
 demo: .venv/.demo
 	$(BIN)/celery-throttle demo $(ARGS)
 
-# Each process has servers of its own. Tests wait for half of their time, so there is one process
-# more than there are cores.
+# Each process has servers of its own. Tests wait for more than half of their time, so there are two
+# processes more than there are cores.
 PYTEST := $(BIN)/python -m pytest --dist worksteal --maxprocesses 4
-MORE_THAN_CORES = $$($(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 4))')
+MORE_THAN_CORES = $$($(PYTHON) -c 'import os; print(min(os.cpu_count() + 2, 4))')
 
 # Shows every law, in some minutes.
 test: .venv/.test .venv/monitors/.stamp
@@ -31,10 +31,10 @@ test-all: .venv/.test .venv/monitors/.stamp
 test-nightly: .venv/.test .venv/monitors/.stamp
 	TESTS=nightly $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
-# Servers, workers, brokers and clocks fail, for some minutes; prints a table. At other moments:
-# FAULTS_SEED=7 make faults
+# Servers, workers, brokers and clocks fail, for some minutes; prints a table. Two tests at once, as
+# they mostly wait. At other moments: FAULTS_SEED=7 make faults
 faults: .venv/.test
-	$(BIN)/python -m pytest -m faults tests/faults $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m faults tests/faults $(ARGS)
 
 # A mixed load for as long as asked, on which a worker is killed each minute: make soak MINUTES=600
 soak: .venv/.test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,13 @@ import pytest
 from tests.faults.verdict import Verdict, table
 from tests.servers.server import Server, redis_command
 
-_VERDICTS = pytest.StashKey[list[Verdict]]()
-
 
 @pytest.fixture
-def conclude(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
+def conclude(record_property: Callable[[str, object], None]) -> Callable[[Verdict], None]:
     """Puts a verdict into the table, and fails where it breaks a law."""
 
     def conclude(verdict: Verdict) -> None:
-        request.config.stash.setdefault(_VERDICTS, []).append(verdict)
+        record_property("verdict", asdict(verdict))
         assert verdict.lost == 0, verdict
         assert verdict.unexplained == 0, verdict
         assert verdict.over == 0, verdict
@@ -26,10 +25,15 @@ def conclude(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     return conclude
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    verdicts = config.stash.get(_VERDICTS, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = (report for some in terminalreporter.stats.values() for report in some)
+    verdicts = [
+        Verdict(**value)
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == "verdict"
+    ]
     if verdicts:
         terminalreporter.section("faults")
         terminalreporter.write_line(table(verdicts))
