@@ -156,6 +156,13 @@ class Soak:
             lambda: failing <= {row["number"] for row in self.bench.rows("retried")}, "retries", 120
         )
         self.drained = self.measure_memory()
+        with self.store.client() as client:
+            pattern = f"{self.throttle.keys.prefix}:claims:*"
+            self.bench.until(
+                lambda: not list(client.scan_iter(pattern)),
+                "the end of each claim, of the worker killed last too",
+                10 * LEASE,
+            )
         for worker in self.bench.workers:
             worker.terminate()
         for worker in self.bench.workers:
