@@ -110,7 +110,7 @@ class Reservation:
             self._end_unsettled()
         elif self._acquisition is not None:
             with suppress(ThrottleError):
-                await run_to_end(self.asettle(0))
+                await run_to_end(lambda: self.asettle(0))
 
     def __del__(self) -> None:
         if not sys.is_finalizing():

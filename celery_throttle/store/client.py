@@ -332,7 +332,7 @@ def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) 
 async def _result_of(future: asyncio.Future[T], note: Callable[[BaseException], None]) -> T:
     """:func:`_read_to_end` for asyncio."""
     try:
-        return await run_to_end(future)
+        return await run_to_end(lambda: future)
     except asyncio.CancelledError as error:
         if future.cancelled():
             raise

@@ -168,6 +168,27 @@ def test_a_call_that_is_forgotten_with_its_loop_ends_without_an_error(
     assert [str(error.exc_value) for error in errors] == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of aiohttp
+def test_a_response_of_aiohttp_that_is_forgotten_with_its_loop_ends_without_a_warning(
+    api: Api, limiter: Limiter
+) -> None:
+    api.answers = [Answer(body=b"x" * 3_000_000)]  # it is not read to its end
+    responses: list[aiohttp.ClientResponse] = []
+
+    async def main() -> None:
+        middleware = ThrottledMiddleware(limiter["pool"])
+        session = aiohttp.ClientSession(middlewares=[middleware])
+        responses.append(await session.get(api.url))
+        await limiter.store.aclose()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        responses.clear()
+        gc.collect()
+    assert [str(one.message) for one in caught if one.category is RuntimeWarning] == []
+
+
 def test_units_that_the_usage_does_not_tell_stay_as_estimated(limiter: Limiter) -> None:
     both = {"tokens": limiter["tokens"], "requests": limiter["requests"]}
     cost = {"tokens": 400, "requests": 3}  # a batch

@@ -286,7 +286,7 @@ class GuardedCall(Generic[R]):
 
     async def aend(self, error: Exception | None = None) -> None:
         """:meth:`finish`, for a client of asyncio, whatever is cancelled meanwhile."""
-        await run_to_end(arun_steps(self.finish(error)))
+        await run_to_end(lambda: arun_steps(self.finish(error)))
 
     def _late_reading(self, body: WatchedBody, error: Exception | None) -> Reading | None:
         """Return what the end of a body says about the limits; None if it says nothing."""
@@ -362,6 +362,8 @@ def release_later(call: GuardedCall[Any], may_read: Callable[[], bool]) -> Calla
     tasks = set[asyncio.Task[None]]()
 
     def release(*_: Any) -> None:
+        if loop.is_closed():  # nothing can be awaited any more; the lease expires
+            return
         task = loop.create_task(arun_steps(call.release() if may_read() else call.finish()))
         tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(tasks.discard)
