@@ -199,7 +199,11 @@ class GuardedCall(Generic[R]):
             yield from self._learn(accepted)
             return accepted
         if answer.is_error and not answer.has_body:  # it is short, and has the codes
-            body = yield _step(lambda: self.exchange.read_body(response))
+            try:
+                body = yield _step(lambda: self.exchange.read_body(response))
+            except Exception:  # the headers may say that the API refused
+                yield from self._learn(read(self.guard.profile, answer, time.time()))
+                raise
             answer = answer.with_body(lambda: body)
         reading = read(self.guard.profile, answer, time.time())
         yield from self._learn(reading, is_whole=not self.guard.profile.reads_body(answer))
