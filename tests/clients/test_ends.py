@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import signal
 import warnings
 from math import inf, nan
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 
 from celery_throttle import Limiter, wrap
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import Answer, Api
+from tests.servers.server import Server
 
 LIMITS = {
     "tokens": "1000/d burst 1000",
@@ -75,6 +78,42 @@ def test_a_call_that_is_cancelled_again_while_it_ends_is_settled_and_releases_it
 
     asyncio.run(main())
     assert used(limiter) == (0, 0)
+
+
+def test_a_call_that_is_cancelled_while_its_limits_learn_of_its_success_costs_its_estimate(
+    own_server: Server,
+) -> None:
+    limiter = Limiter(own_server.url, LIMITS, timeout=10)
+    learns = {"x-ratelimit-remaining-tokens": "1000"}
+
+    async def main() -> None:
+        sent = asyncio.Event()
+
+        async def send() -> str:
+            own_server.signal(signal.SIGSTOP)
+            sent.set()
+            return "paid"
+
+        call = wrap(
+            {"tokens": limiter["tokens"]},
+            send,
+            cost={"tokens": 400},
+            usage=lambda _: {"tokens": 300},
+            answer=lambda _: ApiAnswer(200, learns),
+        )
+        task = asyncio.create_task(call())
+        await sent.wait()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0)
+        own_server.signal(signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await limiter.store.aclose()
+
+    asyncio.run(main())
+    assert used(limiter)[0] == 400
+    limiter.store.close()
 
 
 @pytest.mark.parametrize("usage", [-5, "many", None, nan, inf, [], {"tokens": "x"}])

@@ -183,10 +183,14 @@ class GuardedCall(Generic[R]):
                 exchange.give_up(response)
             repeats = refused and self.retries > 0 and exchange.is_repeatable()
         except BaseException:
+            # What an accepted request has cost is not known: its estimate counts.
+            answer, actual = self._answer, None
+            if answer is not None and (answer.status is None or answer.is_error):
+                actual = self.limits.kept((REQUESTS,))
             try:
                 yield _step(lambda: exchange.close(response))
             finally:
-                yield from self._end(self.limits.kept((REQUESTS,)))
+                yield from self._end(actual)
             raise
         yield from self._end_or_watch(response, reading)
         return response, reading if repeats else None
