@@ -309,7 +309,8 @@ class GuardedCall(Generic[R]):
     def repeat(self, refusal: Reading) -> Steps[GuardedCall[R] | None]:
         """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
 
-        Returns None if the limits do not allow it: then the refusal is the caller's.
+        Returns None if the limits do not allow it, or their server cannot be reached: then the
+        refusal is the caller's.
 
         Raises:
             TaskThrottled: A task that runs in a worker waits in its line instead.
@@ -329,6 +330,8 @@ class GuardedCall(Generic[R]):
             run = self._limiter.current_run()
             if run is not None and run.refusal is error:
                 raise
+            return None
+        except StoreUnavailableError:
             return None
         return call
 
