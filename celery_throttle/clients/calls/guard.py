@@ -128,8 +128,8 @@ class Guard:
         self._warned_at = -WARNING_INTERVAL_SECONDS
         is_function = callable(limits) and not isinstance(limits, LimitHandle)
         self._fixed = None if is_function else self._count(limits)
-        if self._fixed is not None and cost is not None and not callable(cost):
-            self._fixed.require(cost)
+        if self._fixed is not None and not callable(cost):
+            self._fixed.require(1 if cost is None else cost)
 
     def limits_of(self, *args: Any, **kwargs: Any) -> Steps[CountedLimits | None]:
         """Return the limits of a call; None if no limit applies to it.
