@@ -82,7 +82,7 @@ async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> 
 
 
 def waits(seconds: float) -> Iterator[float]:
-    """Yield waits between attempts, each twice as long as the one before, which take so long."""
+    """Yield the waits between attempts, each twice as long as the last; ``seconds``: their sum."""
     wait = _FIRST_WAIT
     while seconds > 0:
         yield min(wait, seconds)

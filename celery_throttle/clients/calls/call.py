@@ -72,11 +72,11 @@ class Exchange(ABC, Generic[R]):
         """Read the body of the response to its end; return it decoded, or None if there is none."""
 
     def may_end_in_error(self, response: R) -> bool:  # noqa: ARG002  # for others
-        """Whether a part of the body may be an error in its place; see :meth:`read_error`."""
+        """Whether reading the body may raise an error of the API; see :meth:`read_error`."""
         return False
 
     def read_error(self, error: Exception) -> ApiAnswer | None:  # noqa: ARG002  # for others
-        """Return the answer that such an error stands for; None if it stands for none."""
+        """Return the answer that an error of the body stands for; None if it stands for none."""
         return None
 
     def close(self, response: R) -> Any:
@@ -142,7 +142,7 @@ class GuardedCall(Generic[R]):
         self._began = 0.0
         self._answer: ApiAnswer | None = None
         self._body: WatchedBody | None = None  # while it passes
-        self._reads_body = False  # whether it tells something
+        self._reads_body = False  # whether the body may tell the usage, or a refusal
 
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
@@ -269,7 +269,7 @@ class GuardedCall(Generic[R]):
     def finish(self, error: Exception | None = None) -> Steps[None]:
         """End the call once the body has passed, or its reader wants no more of it.
 
-        ``error``: what came in place of the rest of the body.
+        ``error``: what the body raised before its end.
         """
         body, self._body = self._body, None
         if body is None:

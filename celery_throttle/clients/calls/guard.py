@@ -172,7 +172,8 @@ class Guard:
     ) -> Steps[Requirement]:
         """Return what a call requires of its limits.
 
-        ``request``: returns what the profile estimates by; the rest goes to the function ``cost``.
+        ``request``: returns the JSON of the request, for the estimate of the profile. The other
+        arguments are passed to the function ``cost``.
         """
         if callable(self._cost):
             cost = yield from _call(self._cost, "cost", *args, **kwargs)
