@@ -527,7 +527,12 @@ def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: 
             {},
             "'mail' is of another limiter than 'api'; allowed: limits of one",
         ),
-        ({"requests": limiter["api"], "tokens": limiter["api"]}, {}, "'api' is named twice"),
+        ([limiter["api"], limiter["api"]], {}, "'api' is named twice"),
+        (
+            {"requests": limiter["api"], "tokens": limiter["api", "a key"]},
+            {},
+            "limit 'api' counts 'requests' and 'tokens'; allowed: one quantity",
+        ),
         ({"": limiter["api"]}, {}, "a quantity must be text such as 'tokens', not ''"),
         ({}, {}, "no limit is given; allowed"),
         (limiter["api"], {"usage": 3}, "usage must be callable, not 3"),
