@@ -1153,3 +1153,8 @@ def test_limits_that_are_no_dict_are_an_error() -> None:
     limits: Any = ["api"]
     with pytest.raises(LimitError, match=r"limits are \['api'\]; allowed: a dict of name to limit"):
         Limiter("memory://", limits)
+
+
+def test_the_last_changes_may_be_none(plain: Limiter) -> None:
+    plain["api"].pause(1)
+    assert plain.changes(most=0) == []
