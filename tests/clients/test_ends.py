@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import inspect
 import signal
 import warnings
 from math import inf, nan
@@ -205,6 +206,24 @@ def test_a_call_that_is_forgotten_with_its_loop_ends_without_an_error(
     del call, task
     gc.collect()
     assert [str(error.exc_value) for error in errors] == []
+
+
+@pytest.mark.skipif(
+    "max_line_length" not in inspect.signature(aiohttp.StreamReader.readline).parameters,
+    reason="only newer versions of aiohttp have it",
+)
+async def test_the_body_of_aiohttp_is_read_with_the_options_of_aiohttp(
+    api: Api, limiter: Limiter
+) -> None:
+    api.answers = [Answer(body=b"one\ntwo\n")]
+    middleware = ThrottledMiddleware(limiter["pool"])
+    async with (
+        aiohttp.ClientSession(middlewares=[middleware]) as session,
+        session.get(api.url) as response,
+    ):
+        assert await response.content.readline(max_line_length=10) == b"one\n"
+        assert await response.content.readuntil(b"o") == b"two"
+    await limiter.store.aclose()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of aiohttp
