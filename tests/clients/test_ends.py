@@ -226,10 +226,10 @@ async def test_the_body_of_aiohttp_is_read_with_the_options_of_aiohttp(
     await limiter.store.aclose()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of aiohttp
 def test_a_response_of_aiohttp_that_is_forgotten_with_its_loop_ends_without_a_warning(
-    api: Api, limiter: Limiter
+    api: Api, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # aiohttp needs the loop
     api.answers = [Answer(body=b"x" * 3_000_000)]  # it is not read to its end
     responses: list[aiohttp.ClientResponse] = []
 
