@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -101,10 +102,14 @@ class _AiohttpExchange(HttpExchange[ClientResponse]):
         return True
 
 
+#: The methods of a ``StreamReader`` that return a piece of the body.
+_READS = frozenset({"read", "readany", "readline", "readuntil", "readexactly"})
+
+
 class _PassingContent:
     """The content of a response, which a call watches while it is read."""
 
-    # They call the methods below.
+    # They call methods of _READS, and readchunk().
     __aiter__: Any = StreamReader.__aiter__
     iter_any: Any = StreamReader.iter_any
     iter_chunked: Any = StreamReader.iter_chunked
@@ -115,26 +120,17 @@ class _PassingContent:
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._content, name)
-
-    async def read(self, n: int = -1) -> bytes:
-        return await self._pass(await self._content.read(n))
-
-    async def readany(self) -> bytes:
-        return await self._pass(await self._content.readany())
-
-    async def readline(self) -> bytes:
-        return await self._pass(await self._content.readline())
-
-    async def readuntil(self, separator: bytes = b"\n") -> bytes:
-        return await self._pass(await self._content.readuntil(separator))
-
-    async def readexactly(self, n: int) -> bytes:
-        return await self._pass(await self._content.readexactly(n))
+        member = getattr(self._content, name)
+        return partial(self._read, member) if name in _READS else member
 
     async def readchunk(self) -> tuple[bytes, bool]:
         piece, is_end = await self._content.readchunk()
         return await self._pass(piece), is_end
+
+    async def _read(
+        self, method: Callable[..., Awaitable[bytes]], *args: Any, **options: Any
+    ) -> bytes:
+        return await self._pass(await method(*args, **options))
 
     async def _pass(self, piece: bytes) -> bytes:
         self._call.feed(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -193,10 +194,11 @@ class _UnaryExchange(_GrpcExchange):
 
 class _AsyncUnaryExchange(_GrpcExchange):
     async def send(self) -> _Sent:
-        call = await self._make_call()
-        code = await call.code()
-        value = await call if code is grpc.StatusCode.OK else None
-        return _Sent(call, code, await call.details(), await call.trailing_metadata(), value)
+        call, value = await self._make_call(), None
+        with suppress(grpc.RpcError):
+            value = await call  # cancels the call if it is cancelled itself
+        metadata = await call.trailing_metadata()
+        return _Sent(call, await call.code(), await call.details(), metadata, value)
 
 
 class _StreamExchange(_GrpcExchange):

@@ -53,9 +53,10 @@ def wrap(
 
     A call ends when the function returns, and then releases its slots. If the function returns an
     iterator, such as the stream of an SDK, the call ends when the iterator does, or is closed. If
-    nothing refers to the iterator any more, its slots are free within 30 seconds. If the function
-    returns an awaitable, the call ends when that has been awaited, or, if ``async with`` can enter
-    it, such as what ``aiohttp.ClientSession.get`` returns, at the end of the ``async with``.
+    the function returns an awaitable, the call ends when that has been awaited, or, if
+    ``async with`` can enter it, such as what ``aiohttp.ClientSession.get`` returns, at the end of
+    the ``async with``. If nothing refers to the iterator or the awaitable any more, the slots of
+    the call are free within 30 seconds.
 
     Args:
         limits: A handle such as ``throttle["mail"]``, or a list of handles of one limiter. Or a

@@ -91,7 +91,8 @@ def by_header(
     """Return a key function that identifies a client by a header, such as ``X-Api-Key``.
 
     A client can send a new value, and so a new key, with each request: pass ``valid``, or also
-    limit the address.
+    limit the address. Redis stores the value, and commands show it: see :doc:`/how-to/inbound` for
+    a header that is a secret.
 
     Args:
         name: The name of the header.

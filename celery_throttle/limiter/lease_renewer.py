@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from math import inf
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -45,6 +46,7 @@ class LeaseRenewer:
     def __init__(self, renew: Callable[[str, Sequence[LimitRef], float], None]) -> None:
         self._renew = renew
         self._reset()
+        _register_at_fork()
         _renewers.add(self)
 
     def _reset(self) -> None:
@@ -107,7 +109,9 @@ def _reset_all() -> None:
         renewer._reset()  # noqa: SLF001  # of this module
 
 
-os.register_at_fork(after_in_child=_reset_all)
+@cache
+def _register_at_fork() -> None:
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 def _due_after(lease: float, most: float = inf) -> float:

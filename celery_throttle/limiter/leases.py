@@ -22,7 +22,7 @@ from celery_throttle.limiter.core import LimiterCore
 from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.limit import MAX_LEASE_SECONDS
-from celery_throttle.limits.requirement import Costs, Requirement
+from celery_throttle.limits.requirement import Costs, Requirement, parse_costs
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
 from celery_throttle.store.steps import Step, Steps, arun_steps, last_step, run_steps, run_to_end
@@ -73,24 +73,26 @@ class Reservation:
                 limit that it does not contain, the cost is 1.
 
         Raises:
-            CostError: The actual cost is not a number, or below 0.
+            CostError: The actual cost is not a number, or below 0. The reservation has not ended.
             ThrottleError: The reservation was settled before, or its ``with`` has ended.
             StoreUnavailableError: The server cannot be reached. The estimate counts.
         """
-        self._limiter.run_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
+        self._limiter.run_plan(self._settlement(actual))
 
     async def asettle(self, actual: Costs) -> None:
         """The asyncio twin of :meth:`settle`."""
-        await self._limiter.arun_plan(self._limiter.plans.settle(self._take_acquisition(), actual))
+        await self._limiter.arun_plan(self._settlement(actual))
 
-    def _take_acquisition(self) -> Acquisition:
-        acquisition, self._acquisition = self._acquisition, None
+    def _settlement(self, actual: Costs) -> Plan[None]:
+        acquisition = self._acquisition
         if acquisition is None:
             raise ThrottleError(
                 "this reservation has ended: settle() is called once, inside the 'with' if there "
                 "is one"
             )
-        return acquisition
+        parse_costs(acquisition.requirement.refs, actual, least=0)  # a wrong cost ends nothing
+        self._acquisition = None
+        return self._limiter.plans.settle(acquisition, actual)
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +112,7 @@ class Reservation:
             self._end_unsettled()
         elif self._acquisition is not None:
             with suppress(ThrottleError):
-                await run_to_end(self.asettle(0))
+                await run_to_end(lambda: self.asettle(0))
 
     def __del__(self) -> None:
         if not sys.is_finalizing():

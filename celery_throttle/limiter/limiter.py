@@ -105,13 +105,13 @@ class Limiter(ShardedCore):
         enabled: bool = True,
         shards: Mapping[str, Any] | None = None,
     ) -> None:
+        self.limits = parse_definitions(limits or {})
         for name, written in (limits or {}).items():
             if isinstance(written, LimitByKey):
                 raise LimitValueError(
                     f"limit {name!r} is a LimitByKey, which only apps look up; allowed: in a "
                     f"Throttle, or its default, {shown(written.default)}"
                 )
-        self.limits = parse_definitions(limits or {})
         self.keys = Keys(prefix)
         self.clock = clock
         shard_map = parse_shards(shards or {}, "shards")

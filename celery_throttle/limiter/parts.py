@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -194,7 +194,7 @@ class MakePart:
         restore: makes the plan that puts the rules file in force in a shard that has lost it.
     """
 
-    url: str
+    url: str = field(repr=False)  # it may contain a password
     limits: Mapping[str, Limits]
     prefix: str
     timeout: float

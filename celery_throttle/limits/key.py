@@ -227,5 +227,6 @@ def parse_refs(items: Iterable[RefLike]) -> list[LimitRef]:
     if not refs:
         raise LimitValueError("no limit was named; allowed: one or more")
     if len(set(refs)) != len(refs):
-        raise LimitValueError(f"the same limit and key is named twice: {', '.join(map(str, refs))}")
+        twice = next(ref for ref in refs if refs.count(ref) > 1)
+        raise LimitValueError(f"{ref_text(twice)!r} is named twice; allowed: each limit once")
     return refs

@@ -16,9 +16,9 @@ RETRY_SECONDS = 1.0
 
 
 class CircuitBreaker:
-    """The circuit breaker of one store. It is open from a call without an answer to one with it.
+    """The circuit breaker of one store. A call without an answer opens it, one with it closes it.
 
-    A broken connection does not open it: the next call makes a new one.
+    A broken connection does not open it: the next call makes a new connection.
     """
 
     __slots__ = ("_message", "_pid", "_retry_at", "is_open", "watcher")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import hiredis
@@ -104,12 +105,12 @@ class Store:
             self.breaker.check()
         return self.probe(call)
 
-    def probe(self, call: Call) -> Any:
+    def probe(self, call: Call, read: Callable[[Connection], Any] = Connection.read) -> Any:
         """Run a script even if the circuit breaker is open: a test whether the server is back."""
         connection = self.connections.take()
         try:
             connection.send(call.packed)
-            reply = connection.read()
+            reply = read(connection)
         except BaseException as error:  # noqa: BLE001  # fail raises it
             self.connections.fail(error, connection)
         if type(reply) is not list or self.breaker.is_open:
@@ -124,13 +125,7 @@ class Store:
         """
         if self.breaker.is_open:
             self.breaker.check()
-        connection = self.connections.take()
-        try:
-            connection.send(call.packed)
-            reply = _read_to_end(connection, note)
-        except BaseException as error:  # noqa: BLE001  # fail raises it
-            self.connections.fail(error, connection)
-        return self._conclude(connection, call, reply)
+        return self.probe(call, partial(_read_to_end, note=note))
 
     async def arun_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
         """:meth:`run_to_end` for asyncio, where a cancellation interrupts the caller."""
@@ -332,7 +327,7 @@ def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) 
 async def _result_of(future: asyncio.Future[T], note: Callable[[BaseException], None]) -> T:
     """:func:`_read_to_end` for asyncio."""
     try:
-        return await run_to_end(future)
+        return await run_to_end(lambda: future)
     except asyncio.CancelledError as error:
         if future.cancelled():
             raise

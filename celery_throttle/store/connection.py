@@ -147,8 +147,7 @@ class Connection:
         self._unsent = b""
         self._is_green = _is_green()
         self._poll: Any = None
-        #: How often the kernel's timeout passes until that of the connection has. 0: the kernel has
-        #: none, as Python waits for the socket.
+        #: How many timeouts of the kernel make that of the connection; 0 if Python waits instead.
         self._ticks = _set_kernel_timeout(self._socket)
 
     @classmethod

@@ -82,7 +82,7 @@ async def arun_steps(steps: Steps[T], pending: Awaitable[Any] | None = None) -> 
 
 
 def waits(seconds: float) -> Iterator[float]:
-    """Yield waits between attempts, each twice as long as the one before, which take so long."""
+    """Yield the waits between attempts, each twice as long as the last; ``seconds``: their sum."""
     wait = _FIRST_WAIT
     while seconds > 0:
         yield min(wait, seconds)
@@ -90,9 +90,16 @@ def waits(seconds: float) -> Iterator[float]:
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-async def run_to_end(work: Awaitable[T]) -> T:
-    """Await work to its end, even if the caller is cancelled meanwhile, however often."""
-    task, cancelled = asyncio.ensure_future(work), None
+async def run_to_end(begin: Callable[[], Awaitable[T]]) -> T:
+    """Begin work and await its end, even if the caller is cancelled meanwhile, however often.
+
+    If no loop runs, the caller is being closed after the end of its loop: the work does not begin.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise GeneratorExit from None
+    task, cancelled = asyncio.ensure_future(begin()), None
     while not task.done():
         try:
             await asyncio.shield(task)
@@ -109,7 +116,7 @@ async def run_to_end(work: Awaitable[T]) -> T:
 
 def last_step(make: Callable[[], Steps[Any]]) -> Step:
     """Return the step that carries out steps to their end, even if its caller is cancelled."""
-    return Step(lambda: run_steps(make()), lambda: run_to_end(arun_steps(make())))
+    return Step(lambda: run_steps(make()), lambda: run_to_end(lambda: arun_steps(make())))
 
 
 def sleep_step(seconds: float) -> Step:

@@ -25,6 +25,9 @@ from celery_throttle.tasks.settings import Settings
 #: Seconds for connecting to the private server, and for each reply.
 _TIMEOUT_SECONDS = 10.0
 
+#: The prefixes of limiters that tests have used. The private server outlasts a limiter.
+_prefixes = {DEFAULT_PREFIX}
+
 
 class Switch:
     """Replaces the backend of each limiter, whether it exists already or is made later.
@@ -100,6 +103,7 @@ class Switch:
     def _make(self, limiter: LimiterCore, limits: Mapping[str, Any]) -> Backend:
         if self._url is None:
             return disabled_backend(limits, limiter.keys, "throttle_off")
+        _prefixes.add(limiter.keys.prefix)
         return make_backend(
             self._url, limits, limiter.keys, timeout=_TIMEOUT_SECONDS, clock=limiter.clock
         )
@@ -115,10 +119,9 @@ def _property(name: str, read: Callable[[Any], Any]) -> property:
 
 
 def delete_limits(url: str) -> None:
-    """Delete the keys of limits and lines of all apps; others, such as a broker's, stay."""
+    """Delete the keys of all limits and lines; others, such as a broker's, stay."""
     with redis.Redis.from_url(url) as client:
-        prefixes = {throttle.settings.prefix for throttle in active_throttles()}
-        for prefix in {DEFAULT_PREFIX, *prefixes}:
+        for prefix in _prefixes.union(throttle.settings.prefix for throttle in active_throttles()):
             escaped = re.sub(r"[*?\[\]\\^-]", r"\\\g<0>", prefix)
             names = list(client.scan_iter(f"{escaped}:*", count=1000))
             if names:

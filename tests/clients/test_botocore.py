@@ -215,14 +215,25 @@ def test_the_usage_of_a_stream_of_bedrock(limiter: Limiter) -> None:
     api.close()
 
 
-def event(name: str, payload: dict[str, Any]) -> bytes:
+def test_an_event_of_a_stream_that_is_malformed_is_passed_on(limiter: Limiter) -> None:
+    api = S3({"requests": 60_000})
+    headers = {"Content-Type": "application/vnd.amazon.eventstream"}
+    api.replies = [Reply(200, event("metadata", b"{"), headers)]
+    client = throttled(client_of("bedrock-runtime", api), {"tokens": limiter["units"]})
+    message = {"role": "user", "content": [{"text": "hello"}]}
+    answer = client.converse_stream(modelId="m", messages=[message])
+    assert [*answer["stream"]] == [{"metadata": {}}]
+    api.close()
+
+
+def event(name: str, payload: dict[str, Any] | bytes) -> bytes:
     """Return an event in AWS's binary form."""
     fields = {":message-type": "event", ":event-type": name, ":content-type": "application/json"}
     headers = b"".join(
         pack(">B", len(key)) + key.encode() + pack(">BH", 7, len(text)) + text.encode()
         for key, text in fields.items()
     )
-    body = json.dumps(payload).encode()
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     prelude = pack(">II", 16 + len(headers) + len(body), len(headers))
     prelude += pack(">I", crc32(prelude))
     message = prelude + headers + body

@@ -28,6 +28,7 @@ from celery_throttle.clients import answer as clients
 from celery_throttle.clients.profiles.models import OPENAI
 from celery_throttle.clients.profiles.services import GITHUB
 from tests.clients.api import (
+    HTTP,
     Aiohttp,
     Answer,
     Api,
@@ -36,6 +37,7 @@ from tests.clients.api import (
     Looped,
     Make,
     Requests,
+    Urllib3,
     every,
     http,
 )
@@ -197,6 +199,20 @@ def test_a_refusal_stops_its_key_only(make: Make, limiter: Limiter, api: Api) ->
     client.get(**{"x-account": "a"})
     assert not limiter["tokens", "a"].try_acquire()
     client.get(**{"x-account": "b"})
+
+
+@pytest.mark.parametrize("make", [each for each in HTTP if each is not Urllib3], indirect=True)
+def test_a_refusal_whose_body_cannot_be_read_stops_all_the_same(
+    make: Make, limiter: Limiter, api: Api
+) -> None:
+    """Of urllib3, there is no response then, as it reads bodies itself."""
+    client = make([limiter["tokens"], limiter["pool"]])
+    api.answers = [Answer(429, {"Retry-After": "300", "Content-Encoding": "gzip"}, b"no gzip")]
+    with pytest.raises(Exception, match=r"content-encoding|decompressing"):
+        client.get()
+    assert 200 < (limiter["tokens"].peek().retry_after or 0) <= 300
+    limiter["pool"].resume()
+    assert limiter["pool"].peek(0).remaining == 2
 
 
 @every
@@ -510,6 +526,12 @@ def test_what_is_wrong_is_said_at_once(make: Make, limiter: Limiter, redis_url: 
             [limiter["api"], other["mail"]],
             {},
             "'mail' is of another limiter than 'api'; allowed: limits of one",
+        ),
+        ([limiter["api"], limiter["api"]], {}, "'api' is named twice"),
+        (
+            {"requests": limiter["api"], "tokens": limiter["api", "a key"]},
+            {},
+            "limit 'api' counts 'requests' and 'tokens'; allowed: one quantity",
         ),
         ({"": limiter["api"]}, {}, "a quantity must be text such as 'tokens', not ''"),
         ({}, {}, "no limit is given; allowed"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import inspect
+import signal
 import warnings
 from math import inf, nan
 from typing import Any
@@ -15,9 +17,11 @@ import pytest
 
 from celery_throttle import Limiter, wrap
 from celery_throttle.clients.aiohttp import ThrottledMiddleware
+from celery_throttle.clients.answer import ApiAnswer
 from celery_throttle.clients.httpx import AsyncThrottledTransport, ThrottledTransport
 from celery_throttle.clients.profiles.models import OPENAI
 from tests.clients.api import Answer, Api
+from tests.servers.server import Server
 
 LIMITS = {
     "tokens": "1000/d burst 1000",
@@ -75,6 +79,42 @@ def test_a_call_that_is_cancelled_again_while_it_ends_is_settled_and_releases_it
 
     asyncio.run(main())
     assert used(limiter) == (0, 0)
+
+
+def test_a_call_that_is_cancelled_while_its_limits_learn_of_its_success_costs_its_estimate(
+    own_server: Server,
+) -> None:
+    limiter = Limiter(own_server.url, LIMITS, timeout=10)
+    learns = {"x-ratelimit-remaining-tokens": "1000"}
+
+    async def main() -> None:
+        sent = asyncio.Event()
+
+        async def send() -> str:
+            own_server.signal(signal.SIGSTOP)
+            sent.set()
+            return "paid"
+
+        call = wrap(
+            {"tokens": limiter["tokens"]},
+            send,
+            cost={"tokens": 400},
+            usage=lambda _: {"tokens": 300},
+            answer=lambda _: ApiAnswer(200, learns),
+        )
+        task = asyncio.create_task(call())
+        await sent.wait()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0)
+        own_server.signal(signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await limiter.store.aclose()
+
+    asyncio.run(main())
+    assert used(limiter)[0] == 400
+    limiter.store.close()
 
 
 @pytest.mark.parametrize("usage", [-5, "many", None, nan, inf, [], {"tokens": "x"}])
@@ -166,6 +206,45 @@ def test_a_call_that_is_forgotten_with_its_loop_ends_without_an_error(
     del call, task
     gc.collect()
     assert [str(error.exc_value) for error in errors] == []
+
+
+@pytest.mark.skipif(
+    "max_line_length" not in inspect.signature(aiohttp.StreamReader.readline).parameters,
+    reason="only newer versions of aiohttp have it",
+)
+async def test_the_body_of_aiohttp_is_read_with_the_options_of_aiohttp(
+    api: Api, limiter: Limiter
+) -> None:
+    api.answers = [Answer(body=b"one\ntwo\n")]
+    middleware = ThrottledMiddleware(limiter["pool"])
+    async with (
+        aiohttp.ClientSession(middlewares=[middleware]) as session,
+        session.get(api.url) as response,
+    ):
+        assert await response.content.readline(max_line_length=10) == b"one\n"
+        assert await response.content.readuntil(b"o") == b"two"
+    await limiter.store.aclose()
+
+
+def test_a_response_of_aiohttp_that_is_forgotten_with_its_loop_ends_without_a_warning(
+    api: Api, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # aiohttp needs the loop
+    api.answers = [Answer(body=b"x" * 3_000_000)]  # it is not read to its end
+    responses: list[aiohttp.ClientResponse] = []
+
+    async def main() -> None:
+        middleware = ThrottledMiddleware(limiter["pool"])
+        session = aiohttp.ClientSession(middlewares=[middleware])
+        responses.append(await session.get(api.url))
+        await limiter.store.aclose()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        responses.clear()
+        gc.collect()
+    assert [str(one.message) for one in caught if one.category is RuntimeWarning] == []
 
 
 def test_units_that_the_usage_does_not_tell_stay_as_estimated(limiter: Limiter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from google.rpc.status_pb2 import Status
 
 from celery_throttle import Limiter, Throttled
 from celery_throttle.clients.grpc import ThrottledInterceptor, throttled_interceptors
+from tests.servers.server import wait_until
 
 LIMITS = {"calls": "1000/d burst 3", "units": "100000/d burst 100", "pool": "1 at once"}
 METHODS = ("unary", "stream")
@@ -28,6 +30,11 @@ class Api:
     def __init__(self) -> None:
         self.refusals: list[tuple[grpc.StatusCode, list[tuple[str, bytes]]]] = []
         self.calls = 0
+        #: Answers wait for it.
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        #: A call has ended, or was cancelled.
+        self.has_ended = threading.Event()
         #: Ends streams, after their first message.
         self.end: tuple[grpc.StatusCode, list[tuple[str, bytes]]] | None = None
         self._server = grpc.server(ThreadPoolExecutor(4))
@@ -49,7 +56,9 @@ class Api:
         self._server.stop(0)
 
     def _answer(self, request: StringValue, context: grpc.ServicerContext) -> StringValue:
+        context.add_callback(self.has_ended.set)
         self.calls += 1
+        self.may_answer.wait(10)
         if self.refusals:
             code, metadata = self.refusals.pop(0)
             context.set_trailing_metadata(metadata)
@@ -255,3 +264,28 @@ async def test_an_error_reaches_the_caller_with_asyncio(
     limiter.resume_all()
     assert limiter["pool"].peek(0).remaining == 1
     await limiter.store.aclose()
+
+
+@pytest.mark.parametrize("by", ["its task", "the call"])
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_call_that_is_cancelled_with_asyncio_is_cancelled_at_the_server(
+    api: Api, limiter: Limiter, method: str, by: str
+) -> None:
+    """Its slot is free at once."""
+    api.may_answer.clear()
+    interceptors = throttled_interceptors(limiter["pool"])
+    async with grpc.aio.insecure_channel(api.address, interceptors=interceptors) as channel:
+        answer = call_of(channel, method)(StringValue(value="12"))
+
+        async def read() -> None:
+            await answer if method == "unary" else [each async for each in answer]
+
+        task = asyncio.create_task(read())
+        await asyncio.to_thread(wait_until, lambda: api.calls, "a call", 5)
+        (task if by == "its task" else answer).cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(api.has_ended.wait, 5)
+        api.may_answer.set()
+    await limiter.store.aclose()
+    assert limiter["pool"].peek().allowed

@@ -121,6 +121,22 @@ def test_while_the_limits_are_lost_it_waits_by_itself(
     assert second - first >= 0.29
 
 
+@every
+def test_without_the_server_of_the_limits_the_answer_is_the_callers(
+    make: Make, api: Api, own_server: Server
+) -> None:
+    limiter = Limiter(own_server.url, LIMITS)
+    client = make(limiter["api"], retry_refused=1)
+
+    def pop(place: int) -> Answer:
+        own_server.stop()  # while the request is on its way
+        return refusals(1, 0.05)[place]
+
+    api.answers = type("Answers", (list,), {"pop": lambda _, place: pop(place)})(refusals(1))
+    assert client.get() == (429, b"no 0")
+    assert len(api.log) == 1
+
+
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "2"])
 @every
 def test_what_it_may_be(make: Make, limiter: Limiter, wrong: Any) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,10 +27,13 @@ def is_free(limiter: Limiter) -> bool:
     return limiter["pool"].peek().allowed
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of asyncio
+@pytest.mark.filterwarnings("error")
 def test_a_slot_whose_coroutine_ended_with_its_loop_is_free_after_the_lease(
-    limiter: Limiter,
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    errors: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+
     async def hold() -> None:
         async with limiter["pool"].slot(lease=1):
             await asyncio.Event().wait()
@@ -41,7 +47,17 @@ def test_a_slot_whose_coroutine_ended_with_its_loop_is_free_after_the_lease(
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # of asyncio
     del task
     gc.collect()
+    assert [str(error.exc_value) for error in errors] == []
     wait_until(lambda: is_free(limiter), "a free slot", 5)
+
+
+def test_an_import_registers_nothing_for_forks() -> None:
+    code = (
+        "import os; calls = []; os.register_at_fork = lambda **kwargs: calls.append(kwargs);"
+        "import celery_throttle.limiter.lease_renewer as ours;"
+        "assert not [one for one in calls if ours._reset_all in one.values()]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_slot_that_nothing_refers_to_is_free_after_the_lease(limiter: Limiter) -> None:

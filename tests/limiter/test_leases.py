@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from typing import Any
 
 import pytest
 
-from celery_throttle import Limiter, ThrottleError
+from celery_throttle import Limiter, LimitError, ThrottleError
 
 LIMITS = {"tokens": "1000/d burst 100", "requests": "1000/d burst 10"}
 
@@ -42,6 +43,18 @@ def test_an_error_refunds_a_reservation(limiter: Limiter, caplog: pytest.LogCapt
         raise ZeroDivisionError
     assert (in_use(limiter), in_use(limiter, "requests")) == (0, 0)
     assert forgotten(caplog) == []
+
+
+@pytest.mark.parametrize("actual", [-1, "many", {"requests": 1}])
+def test_an_actual_cost_that_is_wrong_settles_nothing(limiter: Limiter, actual: Any) -> None:
+    reservation = limiter["tokens"].reserve(50)
+    with pytest.raises(LimitError):
+        reservation.settle(actual)
+    reservation.settle(20)
+    assert in_use(limiter) == 20
+    with pytest.raises(LimitError), limiter["tokens"].reserve(50) as reservation:
+        reservation.settle(actual)
+    assert in_use(limiter) == 20
 
 
 def test_an_error_is_raised_though_its_limit_is_undefined_meanwhile(redis_url: str) -> None:

@@ -1147,3 +1147,14 @@ def test_another_prefix_is_another_world(plain: Limiter, client: redis.Redis) ->
 def client_url(client: redis.Redis) -> str:
     options = client.get_connection_kwargs()
     return f"redis://{options['host']}:{options['port']}/0"
+
+
+def test_limits_that_are_no_dict_are_an_error() -> None:
+    limits: Any = ["api"]
+    with pytest.raises(LimitError, match=r"limits are \['api'\]; allowed: a dict of name to limit"):
+        Limiter("memory://", limits)
+
+
+def test_the_last_changes_may_be_none(plain: Limiter) -> None:
+    plain["api"].pause(1)
+    assert plain.changes(most=0) == []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from celery_throttle import ConfigurationError, Limiter, StoreError
 from celery_throttle.clients.requests import ThrottledAdapter
 from celery_throttle.limiter.limiter import apply_rules
+from celery_throttle.limiter.parts import MakePart
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.rules.reader import read_rules
@@ -303,6 +304,11 @@ def test_limits_in_memory_have_shards(end_of: MakeEnd) -> None:
 def test_wrong_settings_are_named(shards: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Limiter("redis://localhost", LIMITS, shards=shards)
+
+
+def test_what_makes_the_parts_has_no_secrets_when_it_is_shown() -> None:
+    make = MakePart("redis://:secret@localhost", {}, DEFAULT_PREFIX, 1.0)
+    assert "secret" not in repr(make)
 
 
 _names = st.sampled_from(["api", "mail", "news", "tenant"])

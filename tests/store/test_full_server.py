@@ -7,7 +7,7 @@ with memory, so that the tour goes on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ from celery_throttle.operations.waiting import (
     withdraw_call,
 )
 from celery_throttle.store.client import Store
+from celery_throttle.store.connection import Connection
 from celery_throttle.store.pending import PendingCalls
 from celery_throttle.store.script import Argument, Call, script
 from tests.bulk.removal.conftest import Site
@@ -110,13 +111,13 @@ class FullStore(Store):
         """Send nothing ahead: :meth:`finish` runs the calls."""
         return PendingCalls(calls, None)
 
-    def probe(self, call: Call) -> Any:
-        """See :meth:`Store.probe`; :meth:`run` comes here, too."""
+    def probe(self, call: Call, read: Callable[[Connection], Any] = Connection.read) -> Any:
+        """See :meth:`Store.probe`; :meth:`run` and :meth:`run_to_end` come here, too."""
         with self._lock:
             before = self._count_changes()
             self.client.config_set("maxmemory", 1)
             try:
-                reply = super().probe(call)
+                reply = super().probe(call, read)
             except StoreError as error:
                 if "OOM" not in str(error):
                     raise
@@ -127,7 +128,7 @@ class FullStore(Store):
             finally:
                 self.client.config_set("maxmemory", 0)
             assert self._count_changes() == before, f"{call.script.name} did half of its work"
-            return super().probe(call)
+            return super().probe(call, read)
 
     def _count_changes(self) -> int:
         """Return how many changes of its data the server counts; expired keys are none."""

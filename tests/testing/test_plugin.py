@@ -208,6 +208,23 @@ def test_limits(again, throttle_server, throttle_limits):
     assert outcome.passed(6), outcome.text
 
 
+def test_a_limiter_with_a_prefix_of_its_own_begins_anew_in_each_test(run: Run) -> None:
+    outcome = run(
+        """
+own = Limiter("redis://nowhere.invalid", {"stripe": "1/h"}, prefix="{own}")
+
+def test_server(again, throttle_server):
+    assert own["stripe"].try_acquire()
+    assert not own["stripe"].try_acquire()
+
+def test_made_in_the_test(again, throttle_server):
+    limiter = Limiter(throttle_server, {"stripe": "1/h"}, prefix="{other}")
+    assert limiter["stripe"].try_acquire()
+"""
+    )
+    assert outcome.passed(4), outcome.text
+
+
 def test_the_record_of_runs_says_what_happened(run: Run) -> None:
     outcome = run(
         """

@@ -72,11 +72,11 @@ class Exchange(ABC, Generic[R]):
         """Read the body of the response to its end; return it decoded, or None if there is none."""
 
     def may_end_in_error(self, response: R) -> bool:  # noqa: ARG002  # for others
-        """Whether a part of the body may be an error in its place; see :meth:`read_error`."""
+        """Whether reading the body may raise an error of the API; see :meth:`read_error`."""
         return False
 
     def read_error(self, error: Exception) -> ApiAnswer | None:  # noqa: ARG002  # for others
-        """Return the answer that such an error stands for; None if it stands for none."""
+        """Return the answer that an error of the body stands for; None if it stands for none."""
         return None
 
     def close(self, response: R) -> Any:
@@ -142,7 +142,7 @@ class GuardedCall(Generic[R]):
         self._began = 0.0
         self._answer: ApiAnswer | None = None
         self._body: WatchedBody | None = None  # while it passes
-        self._reads_body = False  # whether it tells something
+        self._reads_body = False  # whether the body may tell the usage, or a refusal
 
     def begin(self) -> Steps[None]:
         """Acquire what the call needs. Raises as :func:`call_steps`; then there is no end."""
@@ -183,10 +183,14 @@ class GuardedCall(Generic[R]):
                 exchange.give_up(response)
             repeats = refused and self.retries > 0 and exchange.is_repeatable()
         except BaseException:
+            # What an accepted request has cost is not known: its estimate counts.
+            answer, actual = self._answer, None
+            if answer is not None and (answer.status is None or answer.is_error):
+                actual = self.limits.kept((REQUESTS,))
             try:
                 yield _step(lambda: exchange.close(response))
             finally:
-                yield from self._end(self.limits.kept((REQUESTS,)))
+                yield from self._end(actual)
             raise
         yield from self._end_or_watch(response, reading)
         return response, reading if repeats else None
@@ -199,7 +203,11 @@ class GuardedCall(Generic[R]):
             yield from self._learn(accepted)
             return accepted
         if answer.is_error and not answer.has_body:  # it is short, and has the codes
-            body = yield _step(lambda: self.exchange.read_body(response))
+            try:
+                body = yield _step(lambda: self.exchange.read_body(response))
+            except Exception:  # the headers may say that the API refused
+                yield from self._learn(read(self.guard.profile, answer, time.time()))
+                raise
             answer = answer.with_body(lambda: body)
         reading = read(self.guard.profile, answer, time.time())
         yield from self._learn(reading, is_whole=not self.guard.profile.reads_body(answer))
@@ -261,7 +269,7 @@ class GuardedCall(Generic[R]):
     def finish(self, error: Exception | None = None) -> Steps[None]:
         """End the call once the body has passed, or its reader wants no more of it.
 
-        ``error``: what came in place of the rest of the body.
+        ``error``: what the body raised before its end.
         """
         body, self._body = self._body, None
         if body is None:
@@ -286,7 +294,7 @@ class GuardedCall(Generic[R]):
 
     async def aend(self, error: Exception | None = None) -> None:
         """:meth:`finish`, for a client of asyncio, whatever is cancelled meanwhile."""
-        await run_to_end(arun_steps(self.finish(error)))
+        await run_to_end(lambda: arun_steps(self.finish(error)))
 
     def _late_reading(self, body: WatchedBody, error: Exception | None) -> Reading | None:
         """Return what the end of a body says about the limits; None if it says nothing."""
@@ -301,7 +309,8 @@ class GuardedCall(Generic[R]):
     def repeat(self, refusal: Reading) -> Steps[GuardedCall[R] | None]:
         """Begin the next attempt, once the limits go on, and within ``max_wait`` after that.
 
-        Returns None if the limits do not allow it: then the refusal is the caller's.
+        Returns None if the limits do not allow it, or their server cannot be reached: then the
+        refusal is the caller's.
 
         Raises:
             TaskThrottled: A task that runs in a worker waits in its line instead.
@@ -321,6 +330,8 @@ class GuardedCall(Generic[R]):
             run = self._limiter.current_run()
             if run is not None and run.refusal is error:
                 raise
+            return None
+        except StoreUnavailableError:
             return None
         return call
 
@@ -362,6 +373,8 @@ def release_later(call: GuardedCall[Any], may_read: Callable[[], bool]) -> Calla
     tasks = set[asyncio.Task[None]]()
 
     def release(*_: Any) -> None:
+        if loop.is_closed():  # nothing can be awaited any more; the lease expires
+            return
         task = loop.create_task(arun_steps(call.release() if may_read() else call.finish()))
         tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(tasks.discard)

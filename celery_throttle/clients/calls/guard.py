@@ -128,8 +128,8 @@ class Guard:
         self._warned_at = -WARNING_INTERVAL_SECONDS
         is_function = callable(limits) and not isinstance(limits, LimitHandle)
         self._fixed = None if is_function else self._count(limits)
-        if self._fixed is not None and cost is not None and not callable(cost):
-            self._fixed.require(cost)
+        if self._fixed is not None and not callable(cost):
+            self._fixed.require(1 if cost is None else cost)
 
     def limits_of(self, *args: Any, **kwargs: Any) -> Steps[CountedLimits | None]:
         """Return the limits of a call; None if no limit applies to it.
@@ -172,7 +172,8 @@ class Guard:
     ) -> Steps[Requirement]:
         """Return what a call requires of its limits.
 
-        ``request``: returns what the profile estimates by; the rest goes to the function ``cost``.
+        ``request``: returns the JSON of the request, for the estimate of the profile. The other
+        arguments are passed to the function ``cost``.
         """
         if callable(self._cost):
             cost = yield from _call(self._cost, "cost", *args, **kwargs)
@@ -306,7 +307,7 @@ class CountedLimits:
             is_refused = reading.meaning is Meaning.REFUSAL and (
                 not reading.refused or each.quantity in reading.refused
             )
-            feedback = Feedback(
+            found[each.handle.ref] = Feedback(
                 refused=is_refused,
                 overloaded=reading.meaning is Meaning.OVERLOAD,
                 stop=reading.stop(each.quantity),
@@ -316,8 +317,6 @@ class CountedLimits:
                 period=quota.period,
                 took=None if reading.meaning is Meaning.FAILURE else took,
             )
-            if each.handle.ref not in found or is_refused:
-                found[each.handle.ref] = feedback
         return found
 
     def learns(self, answers: Mapping[LimitRef, Feedback]) -> bool:
@@ -370,9 +369,13 @@ def _call(function: Callable[..., Any], option: str, *args: Any, **kwargs: Any) 
 
 
 def counted_limits(limits: Any) -> list[Counted]:
-    """Return limits with their quantities; LimitValueError unless all are of one limiter."""
+    """Return limits with their quantities.
+
+    Raises:
+        LimitValueError: they are of several limiters, or one of them counts two quantities.
+    """
     groups = limits if isinstance(limits, Mapping) else {REQUESTS: limits}
-    found = []
+    found: list[Counted] = []
     for quantity, handles in groups.items():
         if not isinstance(quantity, str) or not quantity:
             raise LimitValueError(
@@ -380,4 +383,12 @@ def counted_limits(limits: Any) -> list[Counted]:
             )
         found += [Counted(quantity, handle) for handle in check_handles(handles)]
     check_handles([each.handle for each in found])
+    quantities: dict[str, str] = {}
+    for each in found:  # costs are by the name of the limit
+        name = each.handle.ref.name
+        other = quantities.setdefault(name, each.quantity)
+        if other != each.quantity:
+            raise LimitValueError(
+                f"limit {name!r} counts {other!r} and {each.quantity!r}; allowed: one quantity"
+            )
     return found

@@ -109,7 +109,7 @@ class _AsyncHttpxExchange(_HttpxExchange):
         return _restore_body(response, raw)
 
     def close(self, response: Any) -> Any:
-        return run_to_end(response.aclose())
+        return run_to_end(response.aclose)
 
 
 def _restore_body(response: Any, raw: bytes) -> Any:

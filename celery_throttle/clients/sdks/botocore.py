@@ -7,7 +7,6 @@ botocore's retries. Nothing is acquired if a handler of ``before-send`` answers 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -17,6 +16,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.eventstream import EventStreamBuffer
 from botocore.parsers import ResponseParserError, create_parser
 
+from celery_throttle.clients.answer import parse_json
 from celery_throttle.clients.calls.call import GuardedCall, call_steps
 from celery_throttle.clients.calls.guard import Guard, GuardedLimits
 from celery_throttle.clients.calls.http import HttpExchange
@@ -147,4 +147,4 @@ class _EventReader:
         self._buffer.add_data(piece)
         for event in self._buffer:
             if event.headers.get(":content-type") == "application/json":
-                self._call.read(json.loads(event.payload))
+                self._call.read(parse_json(event.payload))

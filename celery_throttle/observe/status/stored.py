@@ -252,7 +252,8 @@ def read_changes(
     command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
     _, (rows,) = yield from read_keys(observer, command)
     suffix = _suffix(observer)
-    return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in rows]
+    found = rows or ()  # nil for a COUNT of 0
+    return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in found]
 
 
 def _suffix(observer: Observer) -> str:
