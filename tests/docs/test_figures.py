@@ -6,11 +6,13 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.__main__ import NAMES
 from benchmarks.pages import FIGURES, pages, shown_on, with_figures
+from benchmarks.results import short
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -18,6 +20,21 @@ def test_a_page_shows_what_the_benchmarks_wrote(page: Path) -> None:
     """To repair it: ``python -m benchmarks.pages``."""
     text = page.read_text(encoding="utf-8")
     assert with_figures(text) == text
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_page_shows_all_figures_of_a_benchmark(name: str) -> None:
+    shown = with_figures(f"<!-- figures of {name} -->\n<!-- end of {name} -->")
+    file = FIGURES / f"{name}.json"
+    recorded = json.loads(file.read_text(encoding="utf-8"))["figures"] if file.exists() else []
+    cells = [cell.strip() for cell in shown.split("|")]
+    missing = [one["name"] for one in recorded if not _is_shown(one, cells)]
+    assert not missing
+
+
+def _is_shown(figure: dict[str, Any], cells: list[str]) -> bool:
+    value = short(figure["value"])
+    return any(cell == value or cell.startswith(f"{value} (") for cell in cells)
 
 
 def test_the_figures_of_each_benchmark_have_one_place() -> None:
