@@ -56,6 +56,17 @@ def test_the_comparison_says_truly_where_others_cost_the_server_less() -> None:
     assert cost['rate_limit="100/s", gevent'] < cost["celery_throttle"] / 2
 
 
+def test_the_page_on_scale_says_how_many_tasks_a_core_carries() -> None:
+    figures = json.loads((FIGURES / "workers.json").read_text(encoding="utf-8"))["figures"]
+    names = [figure["name"] for figure in figures]
+    first = next(n for n, name in enumerate(names) if name.startswith("1,000 workers, 200/s: "))
+    time = names.index("  processor time of the server a task", first)
+    cost = figures[time]["value"]
+    page = (FIGURES.parent / "concepts" / "scale.md").read_text(encoding="utf-8")
+    tasks = round(700_000 / cost, -2)
+    assert f"At {short(cost)} µs a task, 70% of a core carries {tasks:,.0f} paced tasks" in page
+
+
 def test_the_readme_rounds_what_the_race_measured() -> None:
     report = json.loads((FIGURES / "race.json").read_text(encoding="utf-8"))
     sides = ["celery_throttle", "retry recipe", 'rate_limit="100/s"']
