@@ -153,8 +153,7 @@ class SlotHolder:
 
     Attributes:
         holder: The name of the worker that runs the task, or of another holder.
-        task_id: The id of the task; None if the holder is not a task of a worker, or if the task
-            came from a line and is acknowledged.
+        task_id: The id of the task; None if the holder is not a task of a worker.
         lease: The seconds until the slot is free if its lease is not renewed.
     """
 
