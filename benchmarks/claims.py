@@ -54,7 +54,7 @@ def run(options: Options) -> Result:
         at_limit = _times([few, many])
     return Result(
         name="claims",
-        theirs=f"ours with {FEW:,}",
+        theirs=f"the same with {FEW:,}",
         figures=[
             *_figures(f"{tasks:,} tasks in a line", *in_line),
             *_figures(f"{lines:,} lines at one limit", *at_limit),
@@ -65,7 +65,7 @@ def run(options: Options) -> Result:
 def _figures(what: str, claims: Sequence[float], decisions: Sequence[float]) -> Iterator[Figure]:
     for call, (few, many) in (("claim", claims), ("decision", decisions)):
         yield Figure(f"{call}, {what}", "us", many, few)
-        yield Figure(f"{call}, {what}, of theirs", "", many / few, at_most=BAR)
+        yield Figure(f"{call}, {what}, ratio", "", many / few, at_most=BAR)
 
 
 class _WaitingTasks:

@@ -41,7 +41,7 @@ def _figures(pool: str, size: int, options: Options) -> Iterator[Figure]:
     ratios = [mine / its for mine, its in zip(ours, plain, strict=True)]
     name = f"{pool} {size}: tasks a second"
     yield Figure(name, "", median(ours), median(plain))
-    yield Figure("  of theirs", "", median(ratios), at_least=0.97, rounds=ratios)
+    yield Figure("  ratio", "", median(ratios), at_least=0.97, rounds=ratios)
 
 
 def _all_due(

@@ -45,9 +45,9 @@ def run(options: Options) -> Result:
     figures = [
         Figure("median", "ms", median(busy) * 1e3, median(quiet) * 1e3),
         Figure("p99", "ms", percentile(busy, 0.99) * 1e3, percentile(quiet, 0.99) * 1e3),
-        Figure("median, of theirs", "", median(busy) / median(quiet), at_most=1.2),
+        Figure("median, ratio", "", median(busy) / median(quiet), at_most=1.2),
         Figure(
-            "p99, of theirs",
+            "p99, ratio",
             "",
             percentile(busy, 0.99) / percentile(quiet, 0.99),
             at_most=1.2,

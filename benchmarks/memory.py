@@ -39,7 +39,7 @@ def run(options: Options) -> Result:
     theirs = _sizes("recipe", [FEW, their_many], _retried, options)
     with Stage() as stage:
         [(_, message)] = stage.compose("limited", 1)
-    against = f" ({their_many:,} of theirs)"
+    against = f" (the recipe: {their_many:,})"
     return Result(
         name="memory",
         theirs="the retry recipe",

@@ -75,10 +75,10 @@ def run(options: Options) -> Result:
         figures=[
             Figure("page", "s", seconds, fewer, at_most=PAGE),
             Figure("page", "bytes", size, smaller),
-            Figure("page, of theirs", "", size / smaller, at_most=1.05),
+            Figure("page, ratio", "", size / smaller, at_most=1.05),
             Figure("slowest script", "s", slowest / 1e6, at_most=SCRIPT),
             Figure("plain tasks, p99", "ms", busy * 1e3, quiet * 1e3),
-            Figure("plain tasks, p99, of theirs", "", busy / quiet, at_most=1.2),
+            Figure("plain tasks, p99, ratio", "", busy / quiet, at_most=1.2),
             *calls.figures(),
         ],
     )
@@ -111,7 +111,7 @@ class _Calls:
         for name, found in (("decision", self._decisions), ("claim", self._claims)):
             busy, quiet = (median(found[is_busy]) for is_busy in (True, False))
             yield Figure(name, "us", busy * 1e6, quiet * 1e6)
-            yield Figure(f"{name}, of theirs", "", busy / quiet, at_most=1.02)
+            yield Figure(f"{name}, ratio", "", busy / quiet, at_most=1.02)
 
 
 class _Page:

@@ -66,7 +66,7 @@ def run(options: Options) -> Result:
             ),
             Figure("start of a command", "s", median(helps)),
             Figure("plain tasks, p99", "ms", busy * 1e3, quiet * 1e3),
-            Figure("plain tasks, p99, of theirs", "", busy / quiet, at_most=1.2),
+            Figure("plain tasks, p99, ratio", "", busy / quiet, at_most=1.2),
             Figure("quota used", "", started / (RATE * seconds), at_least=0.99),
         ],
     )

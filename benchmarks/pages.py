@@ -61,7 +61,7 @@ def _replaced(block: re.Match[str]) -> str:
         raise SystemExit(f"{file} is of a run with --quick: pages show whole ones")
     figures = [Figure(**figure) for figure in report["figures"]]
     theirs, about = report["theirs"], _about(report, figures)
-    is_flat = theirs and not _has_subjects(figures)
+    is_flat = not _has_subjects(figures) if theirs else ": " not in figures[0].name
     if theirs and not is_flat:
         about = f"In brackets: {theirs}. {about}"
     rows = _figure_rows(figures, theirs) if is_flat else _subject_rows(figures)
@@ -85,11 +85,12 @@ def _about(report: dict[str, Any], figures: Iterable[Figure]) -> str:
 
 
 def _figure_rows(figures: Iterable[Figure], theirs: str) -> Iterator[str]:
-    """Yield a table with a row for each figure, of ours and of theirs."""
-    yield f"| | celery_throttle | {theirs} |"
-    yield "|---|---|---|"
+    """Yield a table with a row for each figure, of ours and of theirs if there are."""
+    yield f"| | celery_throttle |{f' {theirs} |' if theirs else ''}"
+    yield f"|---|---|{'---|' if theirs else ''}"
     for one in figures:
-        yield f"| {_with_unit(one, one.name)} | {short(one.value)} | {short(one.theirs)} |"
+        other = f" {short(one.theirs)} |" if theirs else ""
+        yield f"| {_with_unit(one, one.name)} | {short(one.value)} |{other}"
 
 
 def _has_subjects(figures: Sequence[Figure]) -> bool:

@@ -48,7 +48,7 @@ def run(options: Options) -> Result:
                 at_least=0.99,
             ),
             Figure(
-                f"tasks that need {FEW}/s as well, of that",
+                f"tasks that need {FEW}/s as well, of their {FEW}/s",
                 "",
                 (len(starts) - alone) / FEW / seconds,
             ),

@@ -22,7 +22,7 @@ MAX_PERIOD_US = 366 * UNITS["d"]
 
 _MAX_DIGITS = 30
 
-_RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]*)", re.ASCII | re.IGNORECASE)
+_RATE = re.compile(r"([^/]*)/([^/a-z]*)([a-z]+)", re.ASCII | re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(r"-?\d+(?:_\d+)*", re.ASCII)
 
 GRAMMAR = (

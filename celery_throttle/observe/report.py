@@ -226,7 +226,8 @@ def _top_keys_advice(top_keys: Sequence[tuple[str, int]]) -> str:
     if not top_keys:
         return ""
     key, tasks = top_keys[0]
-    return f" Most wait for the key {format_key(key)!r}: {count(tasks, 'task')}."
+    most = count(tasks, "task")
+    return f" The key with the most waiting tasks is {format_key(key)!r}, with {most}."
 
 
 def _is_at_limit(period: Period) -> bool:

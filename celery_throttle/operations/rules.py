@@ -61,15 +61,16 @@ class RulesVersion:
     source: str  #: path of the file
     modified: int  #: when the file was modified, in microseconds since 1970
     applied: int  #: the same, when it was put in force
-    author: Author  #: who put it in force, and why
+    author: Author  #: who put it in force, and why, if that says more than the source
 
     @classmethod
     def unpack(cls, packed: bytes) -> RulesVersion:
         """Return the version that is stored; see ``apply_rules.lua``."""
         modified, applied, text = packed.decode().split(" ", 2)
         about = json.loads(text)
-        author = Author(about["by"], about["why"])
-        return cls(about["digest"], about["source"], int(modified), int(applied), author)
+        source, why = about["source"], about["why"]
+        author = Author(about["by"], None if why == _reason_of_file(source) else why)
+        return cls(about["digest"], source, int(modified), int(applied), author)
 
 
 class Applied(NamedTuple):
@@ -267,4 +268,8 @@ def pack_report(file: FileRules | None, path: str, error: str) -> str:
 
 def author_of_file(source: str, by: str | None = None, reason: str | None = None) -> Author:
     """Return the author of the changes that a rules file makes."""
-    return Author.of(by, f"rules file {Path(source).name}" if reason is None else reason)
+    return Author.of(by, _reason_of_file(source) if reason is None else reason)
+
+
+def _reason_of_file(source: str) -> str:
+    return f"rules file {Path(source).name}"

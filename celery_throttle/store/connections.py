@@ -219,7 +219,8 @@ class Connections:
             raise StoreError(f"the server at {self.url} refused a connection: {reply}") from error
         if not isinstance(error, OSError):
             raise error
-        unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {error}")
+        reason = str(error).removesuffix(".")  # a log line goes on after it
+        unavailable = StoreUnavailableError(f"the server at {self.url} cannot be reached: {reason}")
         if began is None and connection is not None:
             began = connection.last_used
         unavailable.waited = 0.0 if began is None else time.monotonic() - began

@@ -81,12 +81,9 @@ class TaskSlots:
     def __len__(self) -> int:
         return len(self._held)
 
-    def holder(self, token: int, task_id: str = "") -> str:
-        """Return the name under which a task holds slots: see ``waiting_lists.lua``.
-
-        The id of a claimed task is known by its claim, that of another only by this name.
-        """
-        return f"{self.worker} {token} {task_id}".rstrip()
+    def holder(self, token: int, task_id: str) -> str:
+        """Return the name under which a task holds slots: see ``line_data.lua``."""
+        return f"{self.worker} {token} {task_id}"
 
     def holds(self, request: Any) -> bool:
         """Return whether a task has slots."""

@@ -188,17 +188,18 @@ def test_status_and_waiting_tasks_follow_the_number(redis_url: str) -> None:
     api.learn(Feedback(refused=True, stop=0.0))
     (usage,) = api.status().usage
     assert usage_text(usage).endswith("(adaptive 1..4 at once); 2 slots in force")
-    tokens = []
+    tokens, holders = [], []
     for number in range(4):  # three of them end until another starts
         released = ("api", f"task running {number}")
         claimed = lines.claim(room=4, released=[released])
         assert len(claimed) == (number > 1)
         tokens += [one.token for one in claimed]
+        holders += [f"w {one.token} {one.id}" for one in claimed]
     for _ in range(100):
         api.learn(Feedback())
     assert api.status().usage[0].share == 0.75
     # When a task ends, tasks take its slot and the one that was added.
     lines.park("last", ["api"])
-    claimed = lines.claim(room=4, settled=tokens[:1], released=[("api", f"w {tokens[0]}")])
+    claimed = lines.claim(room=4, settled=tokens[:1], released=[("api", holders[0])])
     assert len(claimed) == 2
     lines.close()

@@ -25,7 +25,7 @@ def test_keys_and_fan_outs_are_shown_as_people_write_them(shell: Shell) -> None:
     shell.app.throttle.fan_out([send.s("Zoë & co", number) for number in range(3)], "März 7")
     report = shell.run("report", "mail")
     assert "Zoë & co 3\n" in report
-    assert "Most wait for the key 'Zoë & co': 3 tasks." in report
+    assert "The key with the most waiting tasks is 'Zoë & co', with 3 tasks." in report
     assert "März 7\n" in shell.run("show", "mail")
 
 

@@ -6,11 +6,13 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.__main__ import NAMES
 from benchmarks.pages import FIGURES, pages, shown_on, with_figures
+from benchmarks.results import short
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -18,6 +20,21 @@ def test_a_page_shows_what_the_benchmarks_wrote(page: Path) -> None:
     """To repair it: ``python -m benchmarks.pages``."""
     text = page.read_text(encoding="utf-8")
     assert with_figures(text) == text
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_page_shows_all_figures_of_a_benchmark(name: str) -> None:
+    shown = with_figures(f"<!-- figures of {name} -->\n<!-- end of {name} -->")
+    file = FIGURES / f"{name}.json"
+    recorded = json.loads(file.read_text(encoding="utf-8"))["figures"] if file.exists() else []
+    cells = [cell.strip() for cell in shown.split("|")]
+    missing = [one["name"] for one in recorded if not _is_shown(one, cells)]
+    assert not missing
+
+
+def _is_shown(figure: dict[str, Any], cells: list[str]) -> bool:
+    value = short(figure["value"])
+    return any(cell == value or cell.startswith(f"{value} (") for cell in cells)
 
 
 def test_the_figures_of_each_benchmark_have_one_place() -> None:
@@ -37,6 +54,17 @@ def test_the_comparison_says_truly_where_others_cost_the_server_less() -> None:
             cost[side] = figure["value"]
     assert cost["BullMQ"] < cost["celery_throttle"]
     assert cost['rate_limit="100/s", gevent'] < cost["celery_throttle"] / 2
+
+
+def test_the_page_on_scale_says_how_many_tasks_a_core_carries() -> None:
+    figures = json.loads((FIGURES / "workers.json").read_text(encoding="utf-8"))["figures"]
+    names = [figure["name"] for figure in figures]
+    first = next(n for n, name in enumerate(names) if name.startswith("1,000 workers, 200/s: "))
+    time = names.index("  processor time of the server a task", first)
+    cost = figures[time]["value"]
+    page = (FIGURES.parent / "concepts" / "scale.md").read_text(encoding="utf-8")
+    tasks = round(700_000 / cost, -2)
+    assert f"At {short(cost)} µs a task, 70% of a core carries {tasks:,.0f} paced tasks" in page
 
 
 def test_the_readme_rounds_what_the_race_measured() -> None:

@@ -100,7 +100,10 @@ class Worker:
             waiting = world.settle(self.name, abs(token))
             if waiting and token < 0:
                 world.refund(self.name, -token)
-                world.release(waiting.message.task.kind.refs, f"{self.name} {-token}")
+                world.release(
+                    waiting.message.task.kind.refs,
+                    f"{self.name} {-token} {waiting.message.task.id}",
+                )
         for ref, holder in self.released:
             world.release([ref], holder)
         for identity in self.acked:
@@ -128,7 +131,9 @@ class Worker:
         assert not expired
         assert 0 <= row.starts <= ahead
         assert row.slots == self.world.places_of(refs)
-        taken = self.world.admit(refs, task.kind.cost, row.starts, f"{self.name} {row.token}")
+        taken = self.world.admit(
+            refs, task.kind.cost, row.starts, f"{self.name} {row.token} {row.id}"
+        )
         self.world.taken[self.name, row.token] = taken
 
     def _receive(self, row: Claimed) -> None:
@@ -136,7 +141,7 @@ class Worker:
         task = message.task
         if row.admitted:
             start = self.world.clock + row.starts
-            holder = f"{self.name} {row.token}"
+            holder = f"{self.name} {row.token} {row.id}"
             self.booked.append(Run(message, holder, row.slots, row.token, start))
         elif 0 < task.expires <= self.world.clock:
             self._drop(task, row.token)

@@ -216,7 +216,8 @@ class World:
         """A claim is no more, and its slots are given back."""
         waiting = self.settle(worker, token)
         if waiting:
-            self.release(waiting.message.task.kind.refs, f"{worker} {token}")
+            task = waiting.message.task
+            self.release(task.kind.refs, f"{worker} {token} {task.id}")
         return waiting
 
     def refund(self, worker: str, token: int) -> None:

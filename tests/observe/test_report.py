@@ -211,7 +211,7 @@ def test_the_report_of_a_limit_with_keys_names_the_worst_key(lines: Protocol) ->
         lines.park(f"t{number}", [("api", "acme")])
     report = lines.limiter["api"].report(60)
     assert report.top_keys == (("acme", 7),)
-    assert "Most wait for the key 'acme': 7 tasks." in report.advice
+    assert "The key with the most waiting tasks is 'acme', with 7 tasks." in report.advice
 
 
 @pytest.mark.parametrize("key", ["acme", None])

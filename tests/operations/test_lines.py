@@ -546,7 +546,7 @@ def test_slots_are_held_by_claims_until_they_are_given_back(lines: Protocol) -> 
     rows = lines.claim("w", room=5, released=released)
     assert [row.id for row in rows] == ["c", "d"]
     assert lines.claim("w", room=5, settled=[row.token for row in rows]) == []  # it may run still
-    rows = lines.claim("w", room=5, released=[("slots", f"w {rows[0].token}")])
+    rows = lines.claim("w", room=5, released=[("slots", f"w {rows[0].token} {rows[0].id}")])
     assert [row.id for row in rows] == ["e"]
     lines.back("w", "own", rows[0].token)  # it was not started, so its slot is free
     assert [row.id for row in lines.claim("w", room=5)] == ["e"]
@@ -651,7 +651,9 @@ def test_all_limits_of_a_name_have_to_allow(lines: Protocol) -> None:
     assert lines.claim(room=5) == []  # the slot is in use
     (row,) = lines.claim(room=5, released=[("github", "a")])
     assert row.id == "b"
-    assert lines.claim(room=5, released=[("github", f"w {row.token}")]) == []  # the rate is
+    assert (
+        lines.claim(room=5, released=[("github", f"w {row.token} {row.id}")]) == []
+    )  # the rate is
     lines.now += 100_000
     assert [row.id for row in lines.claim(room=5)] == ["c"]
     lines.check()
@@ -777,7 +779,7 @@ def test_a_claim_that_was_not_started_gives_its_slots_back(lines: Protocol) -> N
     lines.claim(room=0, settled=[claim.token])
     assert lines.client.zcard("{throttle}:entries:slots") == 2
     lines.park("d", ["slots"])
-    (claim,) = lines.claim(released=[("slots", f"w {claim.token}")])
+    (claim,) = lines.claim(released=[("slots", f"w {claim.token} {claim.id}")])
     # Not started, as it was revoked or had expired on the way.
     lines.claim(room=0, settled=[-claim.token])
     assert lines.client.zcard("{throttle}:entries:slots") == 1

@@ -90,7 +90,7 @@ class Traffic:
             assert row.id in self.waits
             self.waits.remove(row.id)
             if row.admitted:
-                self._begin(row.id, row.token, f"w {row.token}")
+                self._begin(row.id, row.token, f"w {row.token} {row.id}")
             else:  # the gate decides
                 self._park(row.id)
                 self.protocol.claim("w", 0, settled=[row.token])

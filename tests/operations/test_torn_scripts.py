@@ -58,6 +58,7 @@ class Traffic:
         self.protocol = protocol
         self.store = protocol.store = store
         self.ran: Counter[str] = Counter()
+        self.holders: dict[int, str] = {}
         self.about: dict[str, Sequence[ItemLike]] = {}
         protocol.client.flushdb()
         protocol.limiter.register()
@@ -112,10 +113,11 @@ class Traffic:
     def run(self, row: Any) -> int:
         self.ran[row.id] += 1
         token: int = row.token
+        self.holders[token] = f"w {token} {row.id}"
         return token
 
     def settle(self, tokens: Sequence[int]) -> None:
-        released: list[tuple[ItemLike, str]] = [("slots", f"w {token}") for token in tokens]
+        released: list[tuple[ItemLike, str]] = [("slots", self.holders[token]) for token in tokens]
         self.protocol.claim("w", 0, settled=tokens, released=released)
 
     def drain(self) -> None:

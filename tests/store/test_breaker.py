@@ -50,6 +50,14 @@ def test_a_server_that_does_not_answer_is_waited_for_once_a_second(
     assert seconds_of_refusal(limiter) >= 0.2
 
 
+def test_a_sentence_may_follow_the_error_of_a_lost_server(
+    own_server: Server, limiter: Limiter
+) -> None:
+    own_server.stop()
+    with pytest.raises(StoreUnavailableError, match=r"cannot be reached: .*[^.]$"):
+        limiter["api"].try_acquire()
+
+
 def test_the_first_answer_closes_it(
     own_server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

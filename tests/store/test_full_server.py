@@ -149,6 +149,7 @@ class Tour:
         self.keys = self.throttle.keys
         self.queue = self.throttle.qualify("celery")
         self.token = 0
+        self.ids: dict[int, str] = {}  # token -> id of the claimed task
 
     def close(self) -> None:
         self.store.close()
@@ -198,11 +199,16 @@ class Tour:
         queue = self.keys.queue(self.queue) if count else ()
         options = {"lease": LEASE, "registered": True, **options}
         _, _, *rows = self.store.run(claim_call(self.keys, worker, queue, tokens, **options))
+        self.ids |= {row[0]: row[5].decode() for row in rows}
         return [row[0] for row in rows]
 
     def slot(self, name: str, worker: str, token: int) -> tuple[str, str, str]:
         ref = parse_item(name)
-        return self.keys.entries(ref), self.keys.waiting_lists(ref), f"{worker} {token}"
+        return (
+            self.keys.entries(ref),
+            self.keys.waiting_lists(ref),
+            f"{worker} {token} {self.ids[token]}",
+        )
 
     def withdraw(self, worker: str, *ids: str) -> list[int]:
         self.token += len(ids)

@@ -103,6 +103,12 @@ def test_the_sample_passes_without_any_server(run: Run) -> None:
     assert "1 skipped" in outcome.text
 
 
+def test_the_sample_runs_in_a_clone_without_the_plugins_of_its_own_tests() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *PLUGIN, *OFFLINE]
+    outcome = Outcome(run_command([*command, "-o", "throttle_off=true", "examples/testing"], ROOT))
+    assert outcome.passed(8), outcome.text
+
+
 @pytest.mark.workers
 @pytest.mark.parametrize("plugin", ["celery.contrib.pytest", "pytest_celery.plugin"])
 def test_the_sample_passes_beside_the_plugins_of_celery(run: Run, plugin: str) -> None:

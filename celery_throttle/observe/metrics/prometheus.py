@@ -20,7 +20,7 @@ from celery_throttle.observe.metrics.table import (
 )
 from celery_throttle.observe.metrics.table import Metric as TableRow
 
-with require_extra("prometheus_client", "A page of metrics", "metrics"):
+with require_extra("prometheus_client", "a page of metrics", "metrics"):
     import prometheus_client
     from prometheus_client.core import (
         CounterMetricFamily,

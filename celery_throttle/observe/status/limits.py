@@ -190,13 +190,12 @@ def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
 
 
 def _read_slots(observer: Observer, ref: LimitRef) -> Plan[tuple[int, tuple[SlotHolder, ...]]]:
-    names = [observer.keys.entries(ref), observer.keys.claims("")]
-    used, *rows = yield observer.call("list_slots", names, MAX_SLOTS)
+    used, *rows = yield observer.call("list_slots", [observer.keys.entries(ref)], MAX_SLOTS)
     return used, tuple(_read_holder(*row) for row in rows)
 
 
-def _read_holder(holder: bytes, lease_us: int, claimed: bytes) -> SlotHolder:
-    """Return the holder of a slot. A task's is its worker, a token, and perhaps its id."""
+def _read_holder(holder: bytes, lease_us: int) -> SlotHolder:
+    """Return the holder of a slot. A task's is its worker, a token, and its id."""
     worker, _, token = holder.decode().partition(" ")
-    _, _, own_id = token.partition(" ")
-    return SlotHolder(worker, claimed.decode() or own_id or None, lease_us / MICROSECONDS)
+    _, _, task_id = token.partition(" ")
+    return SlotHolder(worker, task_id or None, lease_us / MICROSECONDS)

@@ -174,7 +174,7 @@ class Gate:
         if claim is not None and status is Status.CLAIMED:
             if self.lookups.by_name and claim.wait is not None:
                 self.lookups.note(claim.wait.ref)
-            self.slots.hold(request, self.slots.holder(claim.token), claim.slots)
+            self.slots.hold(request, self.slots.holder(claim.token, request.id), claim.slots)
             return task.move(Status.ADMITTED)
         if claim is not None and claim.is_surplus:
             return self.recovery.run(request, end_surplus)

@@ -237,6 +237,9 @@ def test_slots_and_their_tasks(lines: Protocol) -> None:
     (claimed,) = lines.claim()
     found = lines.limiter["slots"].status().slots
     assert ("waits" in {one.task_id for one in found}) == claimed.admitted is True
+    lines.claim(room=0, settled=[claimed.token])  # acknowledged, as most tasks are at their start
+    found = lines.limiter["slots"].status().slots
+    assert {one.task_id for one in found} == {"line", "waits"}
 
 
 def test_the_origin_of_a_definition(lines: Protocol) -> None:

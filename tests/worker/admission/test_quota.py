@@ -618,7 +618,7 @@ def test_a_claim_holds_the_slots_that_were_taken_with_it(bench: Bench, task: Any
     assert pool.started == [request]
     pool.gate.end(request)
     assert released
-    assert slots.releases.take() == [("entries", "waits", "worker 7")]
+    assert slots.releases.take() == [("entries", "waits", f"worker 7 {request.id}")]
 
 
 def test_tasks_that_come_fast_but_one_by_one_share_a_call(bench: Bench, task: Any) -> None:

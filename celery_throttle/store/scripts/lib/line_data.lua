@@ -143,9 +143,9 @@ local function needs_limit(descriptor, name, field)
   return false
 end
 
--- The holder of the slots of a task: a worker, and its token for the claim or for the task at its gate.
-local function holder_of(worker, token)
-  return worker .. ' ' .. token
+-- The holder of the slots of a task: a worker, its token for the claim or for the task at its gate, and the task's id.
+local function holder_of(worker, token, id)
+  return worker .. ' ' .. token .. ' ' .. id
 end
 
 -- The costs of a task, nil if its id is nil or they cannot be read; and the bytes of its row, of which only the line and

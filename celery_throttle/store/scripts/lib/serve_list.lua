@@ -54,9 +54,7 @@ local function max_batch_size(line)
       if limit.tag == SLOTS and #call.taken >= call.free_processes then
         return 0
       elseif limit.tag == SLOTS then
-        most, line.is_opaque = 1, true
-        line.slot_keys = name_holder(line.requirements, line.descriptor, holder_of(call.worker, call.token),
-                                     call.lease_ends - now)
+        most, line.is_opaque, line.has_slots = 1, true, true
       elseif limit.tag == SLIDING_LOG then
         most, line.is_opaque = 1, true
       end
@@ -273,7 +271,7 @@ end
 local function serve_line(queue, waiting, name, score, rival)
   local line = { name = name, queue = queue, waiting = waiting, score = score, rival = rival, limit_index = 0,
                  descriptor = false, packed = '', requirements = false, undefined = nil, slot_keys = nil,
-                 entries = false, is_opaque = false }
+                 entries = false, is_opaque = false, has_slots = false }
   read_descriptor(line)
   local limit_index, descriptor = line.limit_index, line.descriptor
   if limit_index > 0 and descriptor.limits[limit_index][WAITING] ~= line.waiting then
@@ -296,6 +294,10 @@ local function serve_line(queue, waiting, name, score, rival)
   if #ids == 0 and descriptor.limits[1] then
     repair()(line.queue)
     return false
+  end
+  if line.has_slots then -- one task is taken, with the next token
+    local holder = holder_of(call.worker, call.token, ids[1])
+    line.slot_keys = name_holder(line.requirements, descriptor, holder, call.lease_ends - now)
   end
   local batch = decide_batch(line, ids)
   call.lacks_process = call.lacks_process or batch.has_taken and is_too_slow(line.requirements)

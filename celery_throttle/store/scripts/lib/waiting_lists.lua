@@ -176,9 +176,9 @@ local function release_slot(entries, waits, holder, wake_later) -- rare
   end
 end
 
--- Release the slots of a claim.
-local function release_slots(descriptor, worker, token, wake_later) -- rare
+-- Release the slots of a claim; `id` is that of its task.
+local function release_slots(descriptor, worker, token, id, wake_later) -- rare
   for _, limit_keys in ipairs(descriptor.limits) do
-    release_slot(limit_keys[ENTRIES], limit_keys[WAITING_LISTS], holder_of(worker, token), wake_later)
+    release_slot(limit_keys[ENTRIES], limit_keys[WAITING_LISTS], holder_of(worker, token, id), wake_later)
   end
 end

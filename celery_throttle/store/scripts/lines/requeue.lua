@@ -53,7 +53,7 @@ while done < #tokens and requeued < most and bytes < BATCH_BYTES do
   if line then
     requeued, bytes = requeued + 1, bytes + #claim
     rejoin_line(line, descriptor, id, score, status == 'held' and row or mark_redelivered(row))
-    release_slots(descriptor, worker, token)
+    release_slots(descriptor, worker, token, id)
     if ARGV[3] == 'dead' then
       increase_totals(descriptor, 'lost_claims', 1)
     end

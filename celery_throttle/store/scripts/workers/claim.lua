@@ -58,9 +58,9 @@ local function settle_claims()
     local token = string.sub(unstarted[i], 2)
     local claim = redis.call('HGET', call.claims, token)
     if claim then
-      local _, descriptor, _, _, row, marks = unpack_claim(claim)
+      local _, descriptor, id, _, row, marks = unpack_claim(claim)
       if descriptor then
-        release_slots(descriptor, call.worker, token, call.wake_later)
+        release_slots(descriptor, call.worker, token, id, call.wake_later)
       end
       redis.call('HDEL', call.claims, token)
       if marks then

@@ -15,7 +15,7 @@ local claim = redis.call('HGET', claims, token)
 if claim then
   local line, descriptor, id, score, row, marks = unpack(cmsgpack.unpack(claim))
   redis.call('HSET', quarantine, id, cmsgpack.pack({ ARGV[4], line, descriptor, score, row }))
-  release_slots(descriptor, worker, token)
+  release_slots(descriptor, worker, token, id)
   redis.call('HDEL', claims, token)
   end_lease(workers, worker, claims)
   if marks then
