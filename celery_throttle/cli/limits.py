@@ -165,7 +165,8 @@ def undefine(
 ) -> None:
     """Remove a definition made by define.
 
-    The definition of the rules file or the code is in force again.
+    The definition of the rules file or the code is in force again. A limit that neither the rules
+    file nor the code of the app has is removed.
     """
     throttle = target.throttle
     target.check_known(ref)
