@@ -258,7 +258,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return remove.send_to_broker(self, None, None, Author.of(by, reason), progress)
+        return remove.drain(self, None, Author.of(by, reason), progress)
 
     def move_all(
         self,
@@ -278,7 +278,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return remove.send_to_broker(self, None, queue, Author.of(by, reason), progress)
+        return remove.move(self, None, queue, Author.of(by, reason), progress)
 
     def drop_all(
         self,

@@ -68,7 +68,7 @@ class ThrottleHandle(LimitHandle):
                 unchanged.
         """
         author = Author.of(by, reason)
-        return remove.send_to_broker(self.limiter, self.ref, None, author, progress)
+        return remove.drain(self.limiter, self.ref, author, progress)
 
     def move(
         self,
@@ -94,7 +94,7 @@ class ThrottleHandle(LimitHandle):
                 off. The method also raises the errors of :meth:`drain`.
         """
         author = Author.of(by, reason)
-        return remove.send_to_broker(self.limiter, self.ref, queue, author, progress)
+        return remove.move(self.limiter, self.ref, queue, author, progress)
 
     def drop(
         self,

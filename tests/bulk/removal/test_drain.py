@@ -163,6 +163,16 @@ def test_a_queue_that_the_app_does_not_have(make_site: MakeSite) -> None:
     assert site.waiting() == 3
 
 
+@pytest.mark.parametrize("queue", ["", None, 5])
+def test_a_move_needs_the_name_of_a_queue(site: Site, queue: Any) -> None:
+    site.send(3)
+    site.park()
+    for move in (site.throttle["api"].move, site.throttle.move_all):
+        with pytest.raises(QueueNotFoundError, match="allowed: the name of a queue"):
+            move(queue)
+    assert (site.waiting(), len(site.at_broker())) == (3, 0)
+
+
 @pytest.mark.rabbitmq
 def test_a_queue_that_rabbitmq_does_not_have(
     make_site: MakeSite, rabbitmq_url: str, redis_url: str
