@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1  #: refused, cancelled by the user, or failed
     USAGE = 2  #: wrong options, arguments or settings; click exits with it as well
-    UNREACHABLE = 3  #: the server cannot be reached
+    UNREACHABLE = 3  #: a server cannot be reached
     NOT_FOUND = 4  #: there is no such limit, task or fan-out
 
 
