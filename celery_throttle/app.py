@@ -182,7 +182,7 @@ class Throttle(AppLimits):
 
         Args:
             signatures: Single tasks with limits, without ``eta`` and ``countdown``.
-            name: The name of the fan-out, 1 to 200 characters. Default: a random name.
+            name: The name of the fan-out, 1 to 200 printable characters. Default: a random name.
             max_waiting: The most tasks of the fan-out that may wait at the same time, 1 or more. At
                 this number, the call waits. None (the default): any number. The call also waits
                 while ``max-waiting`` or ``max-keys`` of a limit leaves no room.

@@ -19,7 +19,7 @@ from celery_throttle.observe.forecasts.reader import (
 )
 from celery_throttle.observe.forecasts.solver import Forecast, needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
-from celery_throttle.observe.observer import Observer, at_time
+from celery_throttle.observe.observer import Observer, at_time, read_text
 from celery_throttle.observe.status.fleet import (
     Fleet,
     find_stranded,
@@ -197,6 +197,6 @@ def _read_slots(observer: Observer, ref: LimitRef) -> Plan[tuple[int, tuple[Slot
 
 def _read_holder(holder: bytes, lease_us: int, claimed: bytes) -> SlotHolder:
     """Return the holder of a slot. A task's is its worker, a token, and perhaps its id."""
-    worker, _, token = holder.decode().partition(" ")
+    worker, _, token = read_text(holder).partition(" ")
     _, _, own_id = token.partition(" ")
-    return SlotHolder(worker, claimed.decode() or own_id or None, lease_us / MICROSECONDS)
+    return SlotHolder(worker, read_text(claimed) or own_id or None, lease_us / MICROSECONDS)

@@ -285,6 +285,11 @@ WRONG = {
     "key": (lambda app: app.tasks["tenant"].s([]), KeyValueError, "list"),
     "arguments": (lambda app: app.tasks["few"].s(), TypeError, "number"),
     "id": (lambda app: app.tasks["one"].s().set(task_id=7), FanOutError, "'one' has task_id 7"),
+    "odd id": (
+        lambda app: app.tasks["one"].s().set(task_id="\ud800"),
+        FanOutError,
+        "allowed: printable text",
+    ),
     "route": (
         lambda app: app.tasks["one"].s().set(exchange="x", routing_key="y"),
         FanOutError,
@@ -308,6 +313,8 @@ def test_what_is_wrong_is_said_and_what_came_before_is_sent(
     [
         ({"name": ""}, "'' cannot name a fan-out"),
         ({"name": 7}, "7 cannot name a fan-out"),
+        ({"name": "a\ud800"}, "cannot name a fan-out; allowed: text of 1 to 200 printable"),
+        ({"name": "a\x1b[2J"}, "cannot name a fan-out"),
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"max_waiting": True}, "max_waiting is True"),
         ({"keep": 1}, "keep is 1; allowed: seconds, 60 or more"),
