@@ -9,6 +9,7 @@ import click
 from celery_throttle.errors import (
     ConfigurationError,
     KeyValueError,
+    LimitError,
     RulesError,
     StoreUnavailableError,
     ThrottleError,
@@ -34,6 +35,7 @@ _CODES: tuple[tuple[type[ThrottleError], ExitCode], ...] = (
     (UnknownFanOutError, ExitCode.NOT_FOUND),
     (RulesError, ExitCode.FAILED),
     (ConfigurationError, ExitCode.USAGE),
+    (LimitError, ExitCode.USAGE),
     (KeyValueError, ExitCode.USAGE),
     (ThrottleError, ExitCode.FAILED),
 )
