@@ -40,7 +40,7 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
 from tests.bulk.fan_out.conftest import LIMITS, MakeApp
 from tests.programs import ROOT
-from tests.servers.server import free_port, wait_until
+from tests.servers.server import Server, free_port, wait_until
 
 
 def waiting(app: Any, queue: str = "celery") -> list[str]:
@@ -677,6 +677,18 @@ def test_waiting_for_it_has_an_end(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     with pytest.raises(WaitedTooLong, match="nightly"):
         handle.wait(timeout=0.1)
+
+
+def test_waiting_for_a_lost_server_has_the_same_end(make_app: MakeApp, own_server: Server) -> None:
+    app = make_app(throttle_url=own_server.url)
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    own_server.stop()
+    began = time.monotonic()
+    for wait in (handle.wait, lambda timeout: next(handle.results(timeout))):
+        with pytest.raises(StoreUnavailableError):
+            wait(timeout=0.5)
+    assert 1 <= time.monotonic() - began < 10
+    own_server.start()
 
 
 def test_nothing_expires_while_tasks_wait_and_everything_after(app: Any, client: Any) -> None:
