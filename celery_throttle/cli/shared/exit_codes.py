@@ -49,6 +49,13 @@ class CommandError(click.ClickException):
         vars(self)["exit_code"] = int(code)  # click types it as an attribute of the class
 
 
+class ArgumentError(CommandError):
+    """A wrong argument or option. Other than ``click.UsageError`` it prints no usage."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.USAGE)
+
+
 def as_click_error(error: ThrottleError) -> CommandError:
     """Return an error of this package as an error of a command."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
