@@ -108,7 +108,7 @@ def _remove_from_shard(
     try:
         with withdrawal, disposal:
             withdrawal.requeue_lapsed()
-            found = throttle.run_plan(find_tasks(throttle, plans))
+            found = throttle.run_plan(find_tasks(throttle, throttle.observer, plans))
             for queue in found.queues:
                 for seen in withdrawal.remove(queue, found.found_at):
                     if progress is not None:
