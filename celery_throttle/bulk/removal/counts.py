@@ -15,7 +15,6 @@ from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.lines import (
     WithdrawPlans,
     list_names,
-    quarantined_queues,
     waiting_queues,
 )
 from celery_throttle.operations.plan import Plan, read_call
@@ -149,18 +148,17 @@ def find_tasks(throttle: AppLimits, observer: Observer, plans: WithdrawPlans) ->
         UnknownLimitError: no task waits for the limit, and nobody has defined it.
     """
     now, names = yield from list_names(observer)
-    in_quarantine = yield from quarantined_queues(observer.keys)
+    quarantined = yield from plans.count_quarantined()
     known = [throttle.qualify(name) for name in throttle.app.amqp.queues]
     names = list(dict.fromkeys([*names, *throttle.code_limits]))
     waiting, _ = yield from waiting_queues(observer.keys, names)
     own, elsewhere, broker = list[QueueTasks](), 0, throttle.own_broker
-    for key in dict.fromkeys([*waiting, *in_quarantine, *known]):
+    for key in dict.fromkeys([*waiting, *quarantined, *known]):
         lines = yield from plans.lines(key)
-        quarantined = (yield from plans.count_quarantined(key)) if key in in_quarantine else 0
-        tasks = QueueTasks(key.removeprefix(broker), key, lines, quarantined)
+        tasks = QueueTasks(key.removeprefix(broker), key, lines, quarantined[key])
         if not key.startswith(broker):
             elsewhere += tasks.total
-        elif lines or quarantined:
+        elif lines or tasks.quarantined:
             own.append(tasks)
     if not own and not elsewhere and plans.ref is not None:
         yield from observer.check_known(plans.ref)
