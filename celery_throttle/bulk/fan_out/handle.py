@@ -200,21 +200,21 @@ class FanOut:
         if app.conf.task_ignore_result or not self._has_results():
             return
         for part in self._read().found.values():
-            read = part.told
-            while rows := self._read_page(part.limits, read, mark_told=True):
+            read = part.marked
+            while rows := self._read_page(part.limits, read, are_marked=True):
                 for task_id, outcome in rows:
                     if outcome == "revoked":
                         app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
                 read += len(rows)
 
     def _read_page(
-        self, limits: AppLimits, first: int, *, mark_told: bool = False
+        self, limits: AppLimits, first: int, *, are_marked: bool = False
     ) -> list[tuple[str, str]]:
         """Return ids and outcomes of ended tasks of a part, from the position ``first`` on.
 
-        ``mark_told``: record that the results of those before ``first`` have been stored.
+        ``are_marked``: record that the results of those before ``first`` are marked as revoked.
         """
-        args = [first, first + _PAGE_SIZE - 1, int(mark_told)]
+        args = [first, first + _PAGE_SIZE - 1, int(are_marked)]
         record = limits.keys.fan_out(self.name)
         reply = limits.store.run(Call(script("list_results"), [record], args))
         texts = [text.decode() for text in reply]
