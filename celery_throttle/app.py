@@ -312,6 +312,7 @@ class Throttle(AppLimits):
             The number of messages and tasks that were discarded.
 
         Raises:
+            QueueNotFoundError: A name is empty, or no text; nothing was discarded.
             StoreUnavailableError: The limits server cannot be reached. What was discarded before,
                 also in other shards, stays discarded. The errors of the broker's client are raised
                 unchanged.

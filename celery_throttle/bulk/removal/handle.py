@@ -91,7 +91,8 @@ class ThrottleHandle(LimitHandle):
 
         Raises:
             QueueNotFoundError: The app has no such queue, and ``task_create_missing_queues`` is
-                off. The method also raises the errors of :meth:`drain`.
+                off; or the name is empty, or no text. The method also raises the errors of
+                :meth:`drain`.
         """
         author = Author.of(by, reason)
         return remove.move(self.limiter, self.ref, queue, author, progress)

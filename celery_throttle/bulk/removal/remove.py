@@ -47,10 +47,14 @@ def move(
     """Send waiting tasks to another queue of the broker; ``ref``: as for :func:`drain`."""
     from celery_throttle.bulk.removal.publisher import QueuePublisher  # noqa: PLC0415
 
-    if not isinstance(queue, str) or not queue:
-        raise QueueNotFoundError(f"queue is {shown(queue)}; allowed: the name of a queue")
+    _check_queue(queue)
     publisher = QueuePublisher(throttle.app, queue)
     return _remove(throttle, ref, lambda _: publisher, author, progress)
+
+
+def _check_queue(queue: object) -> None:
+    if not isinstance(queue, str) or not queue:
+        raise QueueNotFoundError(f"queue is {shown(queue)}; allowed: the name of a queue")
 
 
 def drop(
@@ -126,6 +130,8 @@ def _remove_from_shard(
 def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     """Discard the messages of queues at the broker, and the tasks in the lines of these queues."""
     purged, queues = 0, [*queues]
+    for queue in queues:
+        _check_queue(queue)
     app: Any = throttle.app
     with app.connection_for_write() as connection:
         for queue in queues:

@@ -164,12 +164,13 @@ def test_a_queue_that_the_app_does_not_have(make_site: MakeSite) -> None:
 
 
 @pytest.mark.parametrize("queue", ["", None, 5])
-def test_a_move_needs_the_name_of_a_queue(site: Site, queue: Any) -> None:
+def test_a_queue_has_a_name(site: Site, queue: Any) -> None:
     site.send(3)
     site.park()
-    for move in (site.throttle["api"].move, site.throttle.move_all):
+    moves = (site.throttle["api"].move, site.throttle.move_all)
+    for remove in (*moves, lambda queue: site.throttle.purge(["celery", queue])):
         with pytest.raises(QueueNotFoundError, match="allowed: the name of a queue"):
-            move(queue)
+            remove(queue)
     assert (site.waiting(), len(site.at_broker())) == (3, 0)
 
 
