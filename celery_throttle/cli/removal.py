@@ -12,7 +12,7 @@ from typing import Any
 import click
 from kombu.exceptions import OperationalError
 
-from celery_throttle.bulk.removal.counts import WaitingCount
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result, progress_bar
 from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
 from celery_throttle.cli.shared.options import author_options, command, takes_ref, yes_option
@@ -111,15 +111,10 @@ def _remove(
         done = remove(**options, progress=progress)
     if as_json:
         echo_json(done)
-        return
-    click.echo(f"{REMOVALS[method].capitalize()} {count(done.removed, 'task')}.")
+    else:
+        _show_done(REMOVALS[method], done)
     if done.failed:
-        failed = _these(done.failed, "task")
-        click.echo(f"{failed} still waiting: the messages could not be used.", err=True)
-    if done.claimed:
-        click.echo(f"{_these(done.claimed, 'claimed task')} left alone: workers have them.")
-    if done.elsewhere:
-        click.echo(f"{_these(done.elsewhere, 'task')} left alone: of queues of other brokers.")
+        click.get_current_context().exit(ExitCode.FAILED)
 
 
 @contextmanager
@@ -156,6 +151,17 @@ def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
     for shard in found.lost_shards:
         text += f"; shard {shard} cannot be reached, its tasks are not counted"
     return f"{text}."
+
+
+def _show_done(verb: str, done: Removal) -> None:
+    click.echo(f"{verb.capitalize()} {count(done.removed, 'task')}.")
+    if done.failed:
+        failed = _these(done.failed, "task")
+        click.echo(f"{failed} still waiting: the messages could not be used.", err=True)
+    if done.claimed:
+        click.echo(f"{_these(done.claimed, 'claimed task')} left alone: workers have them.")
+    if done.elsewhere:
+        click.echo(f"{_these(done.elsewhere, 'task')} left alone: of queues of other brokers.")
 
 
 def _these(number: int, noun: str) -> str:

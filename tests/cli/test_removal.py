@@ -115,6 +115,15 @@ def test_drop_revokes_them(full: Shell) -> None:
     assert full.app.AsyncResult("id3").state == "REVOKED"
 
 
+def test_tasks_that_are_left_are_a_failure(full: Shell, redis_url: str) -> None:
+    keys = full.app.throttle.keys.queue(full.app.throttle.qualify("celery"))
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(keys.messages, "id0", b"damaged")
+    text = "1 task is still waiting: the messages could not be used."
+    assert text in full.run("drain", "--all", "--yes", code=1)
+    assert full.json("drain", "--all", "--yes", code=1)["failed"] == 1
+
+
 def test_they_ask(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     error = full.run("drop", "mail", code=1)
     assert "there is no terminal to ask; give --yes" in error
