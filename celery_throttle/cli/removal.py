@@ -5,16 +5,13 @@ They need the app.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
-from kombu.exceptions import OperationalError
 
 from celery_throttle.bulk.removal.counts import Removal, WaitingCount
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result, progress_bar
-from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
+from celery_throttle.cli.shared.exit_codes import ExitCode, server_errors
 from celery_throttle.cli.shared.options import author_options, command, takes_ref, yes_option
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.limits.key import LimitRef
@@ -84,7 +81,7 @@ def purge(target: Target, queues: tuple[str, ...], *, as_json: bool, yes: bool) 
         "Purge them?",
         yes=yes,
     )
-    with _server_errors(throttle.app):
+    with server_errors(throttle.app.connection_for_write(), "broker"):
         discarded = throttle.purge(names)
     echo_result({"discarded": discarded}, f"Discarded {count(discarded, 'task')}.", as_json=as_json)
 
@@ -107,7 +104,10 @@ def _remove(
     has_none = not found.waiting and not found.lost_shards  # which may be back in a moment
     confirm(f"{_found_text(found, ref)}\n{question}", yes=yes or has_none)
     remove = getattr(throttle, f"{method}_all") if ref is None else getattr(throttle[ref], method)
-    with _server_errors(throttle.app, method), progress_bar(method.capitalize()) as progress:
+    server, name = throttle.app.connection_for_write(), "broker"
+    if method == "drop":
+        server, name = throttle.app.backend, "result backend"
+    with server_errors(server, name), progress_bar(method.capitalize()) as progress:
         done = remove(**options, progress=progress)
     if as_json:
         echo_json(done)
@@ -115,26 +115,6 @@ def _remove(
         _show_done(REMOVALS[method], done)
     if done.failed:
         click.get_current_context().exit(ExitCode.FAILED)
-
-
-@contextmanager
-def _server_errors(app: Any, method: str = "purge") -> Iterator[None]:
-    """Context for calls of the broker, or of the result backend: their errors become one line.
-
-    Raises:
-        CommandError: the server cannot be reached, or refuses a call.
-    """
-    is_drop = method == "drop"
-    server = app.backend if is_drop else app.connection_for_write()
-    name = "result backend" if is_drop else "broker"
-    lost = {*getattr(server, "connection_errors", ()), OperationalError, OSError}
-    try:
-        yield
-    except tuple(lost - {KeyError}) as error:  # kombu's; it may be a fault of the code as well
-        text = f"the {name} cannot be reached: {error}"
-        raise CommandError(text, ExitCode.UNREACHABLE) from None
-    except getattr(server, "channel_errors", ()) as error:
-        raise CommandError(f"the {name} has refused a call: {error}") from None
 
 
 def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 import click
 
@@ -54,6 +57,27 @@ class ArgumentError(CommandError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.USAGE)
+
+
+@contextmanager
+def server_errors(server: Any, name: str) -> Iterator[None]:
+    """Context for calls of a broker or a result backend: their errors become one line.
+
+    ``server``: the connection, or the backend; ``name``: of it, in words.
+
+    Raises:
+        CommandError: it cannot be reached, or refuses a call.
+    """
+    from kombu.exceptions import OperationalError  # noqa: PLC0415  # at each call of celery
+
+    lost = {*getattr(server, "connection_errors", ()), OperationalError, OSError}
+    try:
+        yield
+    except tuple(lost - {KeyError}) as error:  # kombu's; it may be a fault of the code as well
+        text = f"the {name} cannot be reached: {error}"
+        raise CommandError(text, ExitCode.UNREACHABLE) from None
+    except getattr(server, "channel_errors", ()) as error:
+        raise CommandError(f"the {name} has refused a call: {error}") from None
 
 
 def as_click_error(error: ThrottleError) -> CommandError:
