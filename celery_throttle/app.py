@@ -182,7 +182,7 @@ class Throttle(AppLimits):
 
         Args:
             signatures: Single tasks with limits, without ``eta`` and ``countdown``.
-            name: The name of the fan-out, 1 to 200 characters. Default: a random name.
+            name: The name of the fan-out, 1 to 200 printable characters. Default: a random name.
             max_waiting: The most tasks of the fan-out that may wait at the same time, 1 or more. At
                 this number, the call waits. None (the default): any number. The call also waits
                 while ``max-waiting`` or ``max-keys`` of a limit leaves no room.
@@ -258,7 +258,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return remove.send_to_broker(self, None, None, Author.of(by, reason), progress)
+        return remove.drain(self, None, Author.of(by, reason), progress)
 
     def move_all(
         self,
@@ -278,7 +278,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return remove.send_to_broker(self, None, queue, Author.of(by, reason), progress)
+        return remove.move(self, None, queue, Author.of(by, reason), progress)
 
     def drop_all(
         self,
@@ -312,6 +312,7 @@ class Throttle(AppLimits):
             The number of messages and tasks that were discarded.
 
         Raises:
+            QueueNotFoundError: A name is empty, or no text; nothing was discarded.
             StoreUnavailableError: The limits server cannot be reached. What was discarded before,
                 also in other shards, stays discarded. The errors of the broker's client are raised
                 unchanged.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from typing import TypeVar
 
 from celery_throttle.errors import StoreUnavailableError
@@ -18,13 +19,14 @@ RETRY_TIMEOUT_SECONDS = 60.0
 RETRY_INTERVAL_SECONDS = 1.0
 
 
-def retry_outage(action: Callable[[], T], caller: str) -> T:
+def retry_outage(action: Callable[[], T], caller: str, end: float = inf) -> T:
     """Run an action of a caller (for the log), again and again while the server is lost.
 
-    The action may take any time, and goes on where it was if it is run again.
+    The action may take any time, and goes on where it was if it is run again. ``end``: a time of
+    the monotonic clock after which it is not repeated.
 
     Raises:
-        StoreUnavailableError: the server was lost for ``RETRY_TIMEOUT_SECONDS``.
+        StoreUnavailableError: the server was lost for ``RETRY_TIMEOUT_SECONDS``, or at the end.
     """
     deadline = None
     while True:
@@ -41,6 +43,6 @@ def retry_outage(action: Callable[[], T], caller: str) -> T:
                     "%s waits for the server of its limits, for %.0f s at most: %s",
                     *(caller, RETRY_TIMEOUT_SECONDS, error),
                 )
-            if now >= deadline:
+            if now >= min(deadline, end):
                 raise
-        time.sleep(RETRY_INTERVAL_SECONDS)
+        time.sleep(max(0.0, min(RETRY_INTERVAL_SECONDS, end - now)))

@@ -8,7 +8,14 @@ from dataclasses import replace
 import click
 
 from celery_throttle.cli.shared.charts import sparkline
-from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_pairs, echo_table
+from celery_throttle.cli.shared.console import (
+    Row,
+    Table,
+    echo_json,
+    echo_pairs,
+    echo_table,
+    printable,
+)
 from celery_throttle.cli.shared.exit_codes import ExitCode
 from celery_throttle.cli.shared.options import command, most_option, takes_ref
 from celery_throttle.cli.shared.target import Target
@@ -146,8 +153,9 @@ def why(target: Target, task_id: str, *, as_json: bool) -> None:
     if as_json:
         echo_json({**to_json(status), "state": state})
     else:
-        for line in _explain(status, state):
-            click.echo(line)
+        for text in _explain(status, state):
+            for line in text.splitlines():
+                click.echo(printable(line))
     if status.location == "unknown" and state is None:
         click.get_current_context().exit(ExitCode.NOT_FOUND)
 

@@ -18,6 +18,7 @@ from celery_throttle.cli.shared.console import (
     echo_table,
     progress_bar,
 )
+from celery_throttle.cli.shared.exit_codes import server_errors
 from celery_throttle.cli.shared.options import (
     author_options,
     command,
@@ -130,7 +131,8 @@ def cancel(target: Target, name: str, *, yes: bool, as_json: bool, **author: str
     waiting = found.progress().waiting
     tasks = count(waiting, "waiting task")
     confirm(f"This discards {tasks} of fan-out {name} for good.\nCancel it?", yes=yes)
-    with progress_bar("Cancel") as progress:
+    backend = target.throttle.app.backend
+    with server_errors(backend, "result backend"), progress_bar("Cancel") as progress:
         cancelled = found.cancel(lambda discarded: progress(discarded, waiting), **author)
     text = f"Cancelled fan-out {name}: {count(cancelled, 'task')} discarded."
     echo_result({**_fields(found.progress()), "discarded": cancelled}, text, as_json=as_json)

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from celery_throttle.bulk.removal.counts import WaitingCount
+from celery_throttle.bulk.removal.counts import Removal, WaitingCount
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result, progress_bar
+from celery_throttle.cli.shared.exit_codes import ExitCode, server_errors
 from celery_throttle.cli.shared.options import author_options, command, takes_ref, yes_option
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.limits.key import LimitRef
@@ -80,7 +81,8 @@ def purge(target: Target, queues: tuple[str, ...], *, as_json: bool, yes: bool) 
         "Purge them?",
         yes=yes,
     )
-    discarded = throttle.purge(names)
+    with server_errors(throttle.app.connection_for_write(), "broker"):
+        discarded = throttle.purge(names)
     echo_result({"discarded": discarded}, f"Discarded {count(discarded, 'task')}.", as_json=as_json)
 
 
@@ -99,19 +101,20 @@ def _remove(
         queue = throttle.qualify(options["queue"])
         if not target.read(lambda observer: is_consumed(observer, queue)):
             click.echo(unconsumed_text(options["queue"]), err=True)
-    confirm(f"{_found_text(found, ref)}\n{question}", yes=yes or not found.waiting)
+    has_none = not found.waiting and not found.lost_shards  # which may be back in a moment
+    confirm(f"{_found_text(found, ref)}\n{question}", yes=yes or has_none)
     remove = getattr(throttle, f"{method}_all") if ref is None else getattr(throttle[ref], method)
-    with progress_bar(method.capitalize()) as progress:
+    server, name = throttle.app.connection_for_write(), "broker"
+    if method == "drop":
+        server, name = throttle.app.backend, "result backend"
+    with server_errors(server, name), progress_bar(method.capitalize()) as progress:
         done = remove(**options, progress=progress)
     if as_json:
         echo_json(done)
-        return
-    click.echo(f"{REMOVALS[method].capitalize()} {count(done.removed, 'task')}.")
+    else:
+        _show_done(REMOVALS[method], done)
     if done.failed:
-        failed = _these(done.failed, "task")
-        click.echo(f"{failed} still waiting: the messages could not be used.", err=True)
-    if done.claimed:
-        click.echo(f"{_these(done.claimed, 'claimed task')} left alone: workers have them.")
+        click.get_current_context().exit(ExitCode.FAILED)
 
 
 def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
@@ -128,6 +131,17 @@ def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
     for shard in found.lost_shards:
         text += f"; shard {shard} cannot be reached, its tasks are not counted"
     return f"{text}."
+
+
+def _show_done(verb: str, done: Removal) -> None:
+    click.echo(f"{verb.capitalize()} {count(done.removed, 'task')}.")
+    if done.failed:
+        failed = _these(done.failed, "task")
+        click.echo(f"{failed} still waiting: the messages could not be used.", err=True)
+    if done.claimed:
+        click.echo(f"{_these(done.claimed, 'claimed task')} left alone: workers have them.")
+    if done.elsewhere:
+        click.echo(f"{_these(done.elsewhere, 'task')} left alone: of queues of other brokers.")
 
 
 def _these(number: int, noun: str) -> str:

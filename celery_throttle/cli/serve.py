@@ -88,7 +88,8 @@ def metrics(target: Target, port: int, host: str, limits: int) -> None:
 @click.option(
     "--show-arguments",
     is_flag=True,
-    help="Show the arguments of a waiting task on its page, shortened as in Celery's events.",
+    help="Show the arguments of a waiting task on its page, shortened as in Celery's events. Needs "
+    "the app.",
 )
 @pass_target
 def web(
@@ -108,14 +109,16 @@ def web(
     with require_extra("flask", "the command web", "web"):
         from celery_throttle.web.security import ACTIONS  # noqa: PLC0415  # an extra
         from celery_throttle.web.server import make_server, port_of  # noqa: PLC0415  # as above
+    if show_arguments:
+        target.require_app("which can read the messages of tasks")
     password = _read_password(password_file)
     if not password and not _is_loopback(host):
         raise click.UsageError(
             f"--host {host} is open to other machines: give a password by --password-file or "
             f"{_PASSWORD_VARIABLE}, or listen on 127.0.0.1"
         )
-    names = [name.strip() for name in actions.split(",") if name.strip()]
-    allowed = ACTIONS if "all" in names else names
+    names = {name.strip() for name in actions.split(",") if name.strip()}
+    allowed = names - {"all"} | {*ACTIONS} if "all" in names else names
     with _listening_errors(host, port):
         server = make_server(
             target.limiter, host, port, password, allowed, show_arguments=show_arguments

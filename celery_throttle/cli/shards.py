@@ -70,6 +70,8 @@ def shards(target: Target, *, over: float, as_json: bool) -> None:
     numbers. The epoch counts the changes of the map of limits to shards.
     """
     if click.get_current_context().invoked_subcommand is not None:
+        if as_json:
+            raise click.UsageError("give --json behind move")
         return
     throttle = target.throttle
     found, nodes, lost = _measure(throttle, over)

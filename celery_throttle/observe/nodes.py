@@ -141,11 +141,13 @@ class Nodes:
     def _ask(self, address: str, *words: Any) -> Any:
         """Return the reply of a node; None if it has no such command, or is lost."""
         connection = self._connections[address]
-        with suppress(OSError):
+        try:
             connection.send(pack_command(*words))
             reply = connection.read()
-            return None if isinstance(reply, hiredis.ReplyError) else reply
-        return None
+        except OSError:
+            connection.close()  # or a late reply would be read as that of the next command
+            return None
+        return None if isinstance(reply, hiredis.ReplyError) else reply
 
     def find_unused(self) -> list[str]:
         """Return the addresses of those masters of the cluster that have no shard."""

@@ -67,6 +67,11 @@ def pair_up(flat: Sequence[bytes]) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
+def read_text(data: bytes) -> str:
+    """Return text of a user, such as the id of a task, for people: odd bytes are escaped."""
+    return data.decode("utf-8", "backslashreplace")
+
+
 def merge_fields(parts: Sequence[V], **rules: FieldMerge) -> V:
     """Return the first of several parts, with the fields that have a rule merged from all parts."""
     fields = {name: rule([getattr(part, name) for part in parts]) for name, rule in rules.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,13 +48,6 @@ def waiting_queues(
             lists += seen
             queues.update((due.decode().removeprefix(head), None) for due in found)
     return list(queues), lists <= most_lists
-
-
-def quarantined_queues(keys: Keys) -> Plan[list[str]]:
-    """Return the queues, each with its broker, of tasks that are in quarantine."""
-    rows = yield from _scan(keys.quarantine, "quarantine")
-    head = keys.queue("").lines
-    return list(dict.fromkeys(lines.decode().removeprefix(head) for _, _, lines in rows))
 
 
 def scan_call(key: str, kind: str, cursor: Argument, needed: Sequence[str] = ("", "")) -> Call:
@@ -110,10 +104,11 @@ class WithdrawPlans:
         rows = yield from _scan(self.keys.queue(queue).lines, "lines", self._filter)
         return [(count, [name.decode() for name in names]) for _, count, _, *names in rows]
 
-    def count_quarantined(self, queue: str) -> Plan[int]:
-        """Return the number of tasks of a queue that are in quarantine."""
+    def count_quarantined(self) -> Plan[Counter[str]]:
+        """Return the number of tasks in quarantine, by their queues, each with its broker."""
         rows = yield from _scan(self.keys.quarantine, "quarantine", self._filter)
-        return [lines.decode() for _, _, lines in rows].count(self.keys.queue(queue).lines)
+        head = self.keys.queue("").lines
+        return Counter(lines.decode().removeprefix(head) for _, _, lines in rows)
 
     def count_claims(self) -> Plan[int]:
         """Return the number of tasks that are claimed, by workers for example."""

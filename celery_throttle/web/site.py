@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from math import ceil
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from flask import g, request, url_for
 
@@ -137,8 +138,9 @@ class TablePage:
         return self._url(self.number + 1) if self.number < self.last else None
 
     def _url(self, number: int) -> str:
-        arguments = {**request.args.to_dict(), **(request.view_args or {}), "page": number}
-        return url_for(str(request.endpoint), **arguments)
+        path = url_for(str(request.endpoint), **(request.view_args or {}))
+        # Not as arguments of url_for(), which has some of its own, such as _scheme.
+        return f"{path}?{urlencode({**request.args, 'page': number})}"
 
 
 def page_number() -> int:

@@ -137,7 +137,8 @@ def test_a_key_and_a_weight(shell: Shell) -> None:
 def test_wrong_definitions(shell: Shell) -> None:
     assert "unknown unit 'x'" in shell.run("define", "api", "5/x", code=2)
     assert "give a limit" in shell.run("define", "api", code=2)
-    assert "slots" in shell.run("define", "api", "5 at once", code=1)
+    assert "slots" in shell.run("define", "api", "5 at once", code=2)
+    assert "500 characters" in shell.run("pause", "api", "--reason", "x" * 501, code=2)
     assert "'nope' is not defined" in shell.run("undefine", "nope", "--yes", code=4)
     assert "cannot name a limit" in shell.run("show", "a b", code=2)
     assert "is empty" in shell.run("show", "api", "a::b", code=2)

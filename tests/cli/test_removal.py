@@ -9,6 +9,7 @@ import redis
 
 from celery_throttle.cli.shared.console import progress_bar
 from celery_throttle.observe.status import fleet
+from tests.apps.operated import make_app
 from tests.cli.conftest import Shell, fill
 from tests.servers.server import wait_until
 from tests.workers import StartWorker
@@ -57,6 +58,31 @@ def test_purge_discards_messages_and_waiting_tasks(full: Shell) -> None:
     assert full.app.throttle["mail"].count_waiting().waiting == 0
 
 
+@pytest.mark.parametrize(
+    "words", [("drain", "--all"), ("move", "mail", "--queue", "slow"), ("purge",)]
+)
+def test_a_broker_that_cannot_be_reached(full: Shell, words: tuple[str, ...]) -> None:
+    full.app.conf.broker_write_url = "redis://127.0.0.1:1/0"
+    error = full.run(*words, "--yes", code=3).splitlines()[-1]
+    assert error.startswith("Error: the broker cannot be reached: Error 111 connecting to")
+    assert full.app.throttle.count_waiting().waiting == 6
+
+
+def test_a_result_backend_that_cannot_be_reached(redis_url: str) -> None:
+    app: Any = make_app(redis_url)
+    app.conf.result_backend = "redis://127.0.0.1:1/0"
+    fill(app, 2)
+    for words in (("drop", "--all"), ("fanout", "cancel", "nightly")):
+        error = Shell(app, "celery").run(*words, "--yes", code=3).splitlines()[-1]
+        assert error.startswith("Error: the result backend cannot be reached: Error 111 connecting")
+
+
+def test_tasks_of_another_broker_are_left_alone(full: Shell) -> None:
+    full.app.throttle.own_broker = "redis/other/"
+    text = "Drained 0 tasks.\n6 tasks are left alone: of queues of other brokers.\n"
+    assert full.run("drain", "--all", "--yes") == text
+
+
 @pytest.mark.workers
 def test_a_queue_that_a_worker_consumes(
     app_shell: Shell, redis_url: str, start_worker: StartWorker
@@ -87,6 +113,15 @@ def test_a_key_that_is_encoded(app_shell: Shell) -> None:
 def test_drop_revokes_them(full: Shell) -> None:
     assert full.run("drop", "mail", "--yes") == "Dropped 6 tasks.\n"
     assert full.app.AsyncResult("id3").state == "REVOKED"
+
+
+def test_tasks_that_are_left_are_a_failure(full: Shell, redis_url: str) -> None:
+    keys = full.app.throttle.keys.queue(full.app.throttle.qualify("celery"))
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(keys.messages, "id0", b"damaged")
+    text = "1 task is still waiting: the messages could not be used."
+    assert text in full.run("drain", "--all", "--yes", code=1)
+    assert full.json("drain", "--all", "--yes", code=1)["failed"] == 1
 
 
 def test_they_ask(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

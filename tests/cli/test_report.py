@@ -31,7 +31,7 @@ def test_keys_and_fan_outs_are_shown_as_people_write_them(shell: Shell) -> None:
 
 def test_nothing_to_report(shell: Shell) -> None:
     assert "Nothing was counted" in shell.run("report", "api")
-    assert "from one second to seven days" in shell.run("report", "api", "--since", "8d", code=1)
+    assert "from one second to seven days" in shell.run("report", "api", "--since", "8d", code=2)
     shell.run("report", "nope", code=4)
 
 

@@ -33,6 +33,8 @@ def test_a_limit_moves_after_a_preview(shell: Shell) -> None:
     throttle["moved-mail"].acquire(2)
     text = shell.run("shards", "move", "moved-mail", "moved-b", code=1)
     assert "no terminal to ask; give --yes" in text
+    words = ("shards", "--json", "move", "moved-mail", "moved-b")
+    assert "give --json behind move" in shell.run(*words, code=2)
     assert throttle["moved-mail"].try_acquire()
     text = shell.run("shards", "move", "moved-mail", "moved-b", "--reason", "room", "--yes")
     assert text.splitlines()[0] == (

@@ -198,6 +198,15 @@ def test_a_reason_that_cannot_be_encoded_is_escaped(shell: Shell) -> None:
     assert r"odd \udcff€" in shell.run("history")
 
 
+def test_texts_of_others_do_not_control_the_terminal(shell: Shell) -> None:
+    fill(shell.app, 1)
+    shell.run("pause", "mail", "--reason", "clear\x1b[2J")
+    for words in (("ls",), ("show", "mail"), ("why", "id0"), ("history",)):
+        assert r"clear\x1b[2J" in shell.run(*words)
+    table = Table(("task id",), [Row(("clear\x1b[2J\nscreen",))])
+    assert [*table.lines(None)][1:] == [r"clear\x1b[2J\nscreen"]
+
+
 def test_history_of_a_key_says_how_much_earlier_a_pause_has_ended(shell: Shell) -> None:
     shell.run("pause", "mail:t1", "--for", "1h30m")
     shell.run("resume", "mail:t1")

@@ -171,6 +171,20 @@ def test_a_port_in_use(redis_url: str) -> None:
     assert error == f"Error: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--show-arguments"], "this needs the app, "),
+        (["--actions", "all,paus"], "action 'paus' is unknown"),
+    ],
+)
+def test_no_option_is_ignored(redis_url: str, options: list[str], text: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:  # so that it does not serve
+        port = str(other.getsockname()[1])
+        error = run(COMMAND, "--url", redis_url, "web", "--port", port, *options, code=2)
+    assert text in error
+
+
 def test_localhost_listens_on_all_its_addresses(redis_url: str) -> None:
     with serving([COMMAND, "--url", redis_url], redis_url, "--host", "localhost") as (_, address):
         assert address.startswith("http://localhost:")

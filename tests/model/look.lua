@@ -16,7 +16,7 @@ local unpacked = {
   end,
   -- line, message
   quarantine = function(value)
-    local _, line, _, _, packed = unpack(cmsgpack.unpack(value))
+    local line, _, _, _, packed = unpack(cmsgpack.unpack(value))
     return { line, cmsgpack.unpack(packed)[5] }
   end,
   -- of the limit at which it waits: waiting, backlog

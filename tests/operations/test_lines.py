@@ -15,8 +15,13 @@ from celery_throttle.limits.key import ItemLike, LimitRef
 from celery_throttle.limits.limit import Limit
 from celery_throttle.limits.rate import Rate
 from celery_throttle.operations.acquire import GateRequest, gate_call
-from celery_throttle.operations.lines import Claimant, WithdrawPlans
-from celery_throttle.operations.waiting import Mode
+from celery_throttle.operations.lines import (
+    Claimant,
+    WithdrawPlans,
+    discard,
+    recall_call,
+)
+from celery_throttle.operations.waiting import Mode, quarantine_call
 from tests.protocol import SECOND, Make, Protocol, make_protocols
 
 LIMITS = {
@@ -852,6 +857,27 @@ def test_damaged_records_keep_no_other_from_being_seen(lines: Protocol, packed: 
     call = plans.lines_call(drain, "q", names, first_token=1, parked_by=2**52, most=10)
     _, _, *withdrawn = lines.store.run(call)
     assert [task for _, _, task in withdrawn] == [b"mail"]
+    lines.client.flushdb()
+
+
+@pytest.mark.parametrize("packed", DAMAGED_CLAIMS)
+def test_a_damaged_task_in_quarantine_keeps_no_other_there(lines: Protocol, packed: bytes) -> None:
+    limiter, plans = lines.limiter, WithdrawPlans(lines.keys, None)
+    for task in ("damaged", "withdrawn", "recalled"):
+        lines.park(task, ["bulk"], may_run=False)
+    for row in lines.claim(room=3):
+        lines.store.run(quarantine_call(lines.keys, "w", row.token, "1 bulk"))
+    lines.client.hset(lines.keys.quarantine, "damaged", packed)
+    assert limiter.run_plan(plans.count_quarantined()) == {"q": 2}
+    found = [limiter.explain(task).location for task in ("damaged", "withdrawn")]
+    assert found == ["unknown", "quarantine"]
+    lines.store.run(recall_call(lines.keys, ["damaged", "recalled"]))
+    assert lines.waiting() == ["recalled"]
+    call = plans.quarantined_call(Claimant("drain", 30), "q", "0", first_token=1)
+    _, _, *withdrawn = lines.store.run(call)
+    assert [task for _, _, task in withdrawn] == [b"withdrawn"]
+    assert limiter.run_plan(discard(lines.keys, "q")) == 1
+    assert lines.client.hkeys(lines.keys.quarantine) == [b"damaged"]
     lines.client.flushdb()
 
 

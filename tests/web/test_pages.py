@@ -55,6 +55,7 @@ def test_limits_are_searched_sorted_and_divided(site: Site) -> None:
     assert "mail" not in first
     assert "Page 1 of 2, 150 limits Next" in first
     assert 'href="/?search=EXTRA&amp;page=2"' in site.html("/?search=EXTRA")
+    assert 'href="/?endpoint=x&amp;page=2"' in site.html("/?endpoint=x")
     assert "extra-149" in site.read("/?search=EXTRA&page=2")
     assert "extra-149" in site.read("/?search=EXTRA&page=99")
     assert site.read("/?page=no&search=EXTRA") == first

@@ -99,9 +99,9 @@ class EntryBuilder:
         args, kwargs = self._arguments(kind, signature)
         content_type, encoding, content = dumps((args, kwargs), serializer=kind.serializer)
         task_id = signature["options"].get("task_id") or self._id_of(position, kind, content)
-        if not isinstance(task_id, str):
+        if not isinstance(task_id, str) or not task_id.isprintable():
             raise FanOutError(
-                f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: text"
+                f"task {kind.task.name!r} has task_id {shown(task_id)}; allowed: printable text"
             )
         template = kind.template
         if template is not None:

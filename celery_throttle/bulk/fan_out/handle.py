@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from math import inf
 from typing import Any, TypeVar
 
 from celery.backends.base import DisabledBackend
@@ -199,21 +200,21 @@ class FanOut:
         if app.conf.task_ignore_result or not self._has_results():
             return
         for part in self._read().found.values():
-            read = part.told
-            while rows := self._read_page(part.limits, read, mark_told=True):
+            read = part.marked
+            while rows := self._read_page(part.limits, read, are_marked=True):
                 for task_id, outcome in rows:
                     if outcome == "revoked":
                         app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
                 read += len(rows)
 
     def _read_page(
-        self, limits: AppLimits, first: int, *, mark_told: bool = False
+        self, limits: AppLimits, first: int, *, are_marked: bool = False
     ) -> list[tuple[str, str]]:
         """Return ids and outcomes of ended tasks of a part, from the position ``first`` on.
 
-        ``mark_told``: record that the results of those before ``first`` have been stored.
+        ``are_marked``: record that the results of those before ``first`` are marked as revoked.
         """
-        args = [first, first + _PAGE_SIZE - 1, int(mark_told)]
+        args = [first, first + _PAGE_SIZE - 1, int(are_marked)]
         record = limits.keys.fan_out(self.name)
         reply = limits.store.run(Call(script("list_results"), [record], args))
         texts = [text.decode() for text in reply]
@@ -300,16 +301,17 @@ class FanOut:
         Raises:
             celery.exceptions.TimeoutError: The fan-out was not complete in that time.
             UnknownFanOutError: See :meth:`progress`.
-            StoreUnavailableError: The server could not be reached for a minute.
+            StoreUnavailableError: The server could not be reached for a minute, or at the end of
+                ``timeout``.
         """
-        polls = _polls(timeout, f"fan-out {self.name!r} is not complete")
+        end = _end_of(timeout)
         while True:
-            progress = self._poll()
+            progress = self._poll(end)
             if seen is not None:
                 seen(progress)
             if progress.complete:
                 return progress
-            next(polls)
+            _sleep(end, f"fan-out {self.name!r} is not complete in {timeout} seconds")
 
     def results(self, timeout: float | None = None) -> Iterator[AsyncResult[Any]]:
         """Return an iterator over the results of the tasks, in the order in which the tasks end.
@@ -337,34 +339,34 @@ class FanOut:
 
     def _results(self, timeout: float | None) -> Iterator[AsyncResult[Any]]:
         read: Counter[str] = Counter()
-        polls = _polls(timeout, f"no task of fan-out {self.name!r} has ended")
+        end = _end_of(timeout)
         while True:
-            progress = self._poll()
-            results = self._retry(partial(self._page, read))
+            progress = self._poll(end)
+            results = self._retry(partial(self._page, read), end)
             yield from results
             if results:
-                polls = _polls(timeout, f"no other task of fan-out {self.name!r} has ended")
+                end = _end_of(timeout)
             elif progress.complete:
                 return
             else:
-                next(polls)
+                _sleep(end, f"no task of fan-out {self.name!r} has ended in {timeout} seconds")
 
     def _has_results(self) -> bool:
         """Whether this process can read results of tasks."""
         return not isinstance(self._throttle.app.backend, _UNREADABLE)
 
-    def _poll(self) -> Progress:
+    def _poll(self, end: float) -> Progress:
         """Return its progress, after storing the results of newly cancelled tasks.
 
-        A part that cannot be reached is waited for.
+        A part that cannot be reached is waited for, until ``end`` at most.
         """
-        progress = self._retry(self._progress_of_all)
+        progress = self._retry(self._progress_of_all, end)
         if progress.cancelled:
-            self._retry(self._mark_revoked)
+            self._retry(self._mark_revoked, end)
         return progress
 
-    def _retry(self, action: Callable[[], T]) -> T:
-        return retry_outage(action, f"Fan-out {self.name}")
+    def _retry(self, action: Callable[[], T], end: float) -> T:
+        return retry_outage(action, f"Fan-out {self.name}", end)
 
     def _progress_of_all(self) -> Progress:
         """Return the progress if all parts can be reached."""
@@ -373,10 +375,13 @@ class FanOut:
         return parts.progress()
 
 
-def _polls(timeout: float | None, failure: str) -> Iterator[None]:
-    """Sleep between two polls; after ``timeout`` seconds, raise TimeoutError with ``failure``."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while deadline is None or time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-        yield
-    raise WaitedTooLong(f"{failure} in {timeout} seconds")
+def _end_of(timeout: float | None) -> float:
+    """Return the time of the monotonic clock after some seconds; infinity for None."""
+    return inf if timeout is None else time.monotonic() + timeout
+
+
+def _sleep(end: float, failure: str) -> None:
+    """Sleep between two polls; after ``end``, raise TimeoutError with ``failure``."""
+    if time.monotonic() >= end:
+        raise WaitedTooLong(failure)
+    time.sleep(POLL_SECONDS)

@@ -25,7 +25,7 @@ class FanOutPart(NamedTuple):
 
     limits: AppLimits  #: of the shard
     progress: Progress
-    told: int  #: how many ended tasks were read after a cancel
+    marked: int  #: the number of ended tasks whose results are marked after a cancel
     shards: tuple[str, ...]  #: those with a part, as far as this record states it
 
 
@@ -79,7 +79,7 @@ class FanOutParts:
         else:
             progress = Progress.read(self._name, now, paused, record)
             shards = tuple(record.get("shards", "").split())
-            self.found[shard] = FanOutPart(limits, progress, int(record.get("told", 0)), shards)
+            self.found[shard] = FanOutPart(limits, progress, int(record.get("marked", 0)), shards)
 
     @property
     def shards(self) -> set[str]:

@@ -93,10 +93,11 @@ def _check_app(throttle: AppLimits) -> None:
 
 
 def _check_arguments(name: str, max_waiting: int | None, keep: Duration) -> float:
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
+    is_text = isinstance(name, str) and name.isprintable()
+    if not is_text or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
         raise FanOutError(
             f"{shown(name)} cannot name a fan-out; allowed: text of 1 to {_MAX_NAME_CHARACTERS} "
-            "characters"
+            "printable characters"
         )
     whole = isinstance(max_waiting, int) and not isinstance(max_waiting, bool)
     if max_waiting is not None and (not whole or max_waiting < 1):

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.observer import Observer
 from celery_throttle.operations.lines import (
     WithdrawPlans,
     list_names,
-    quarantined_queues,
     waiting_queues,
 )
 from celery_throttle.operations.plan import Plan, read_call
@@ -98,40 +98,37 @@ def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
 
     Raises:
         UnknownLimitError: see :func:`find_tasks`.
-        StoreUnavailableError: none of the shards can be reached.
+        StoreError: none of the shards can be read.
     """
     if not throttle.settings.has_server:
         return WaitingCount(0, 0, 0, {})
-    waiting, claimed, elsewhere, queues = 0, 0, 0, Counter[str]()
-    parts = throttle.parts_with(ref)
-    lost = find_unreachable(parts)
-    if len(lost) == len(parts):
-        lost = []  # the first one raises its error
-    for part in parts:
-        if part in lost:
-            continue
-        plans = WithdrawPlans(part.keys, ref)
-        found = part.run_plan(find_tasks(part, plans))
-        waiting += found.total
-        claimed += part.run_plan(plans.count_claims())
-        elsewhere += found.elsewhere
+
+    def count_in_shard(observer: Observer) -> Plan[tuple[FoundTasks, int]]:
+        plans = WithdrawPlans(observer.keys, ref)
+        found = yield from find_tasks(throttle, observer, plans)
+        return found, (yield from plans.count_claims())
+
+    reading = throttle.read(count_in_shard, ref)
+    if not reading.values:
+        reading.complete()  # raises the error of a shard
+    queues = Counter[str]()
+    for found, _ in reading.values.values():
         queues.update({queue.name: queue.total for queue in found.queues})
-    lost_shards = tuple(part.observer.shard for part in lost)
-    return WaitingCount(waiting, claimed, elsewhere, dict(queues), lost_shards)
+    return WaitingCount(
+        waiting=queues.total(),
+        claimed=sum(claimed for _, claimed in reading.values.values()),
+        elsewhere=sum(found.elsewhere for found, _ in reading.values.values()),
+        queues=dict(queues),
+        lost_shards=(*reading.lost,),
+    )
 
 
-def reachable_first(parts: Sequence[AppLimits]) -> list[AppLimits]:
+def reachable_first(parts: Sequence[AppLimits]) -> Sequence[AppLimits]:
     """Return parts, last those that cannot be reached: tasks in others do not wait for them."""
-    lost = find_unreachable(parts)
-    return [*(part for part in parts if part not in lost), *lost]
-
-
-def find_unreachable(parts: Sequence[AppLimits]) -> list[AppLimits]:
-    """Return those of several parts that cannot be reached."""
     if len(parts) <= 1:
-        return []
-    reachable = at_once(_is_reachable, parts)
-    return [part for part, is_reachable in zip(parts, reachable, strict=True) if not is_reachable]
+        return parts
+    lost = [not is_reachable for is_reachable in at_once(_is_reachable, parts)]
+    return [parts[number] for number in sorted(range(len(parts)), key=lost.__getitem__)]
 
 
 def _is_reachable(part: AppLimits) -> bool:
@@ -142,28 +139,27 @@ def _is_reachable(part: AppLimits) -> bool:
     return True
 
 
-def find_tasks(throttle: AppLimits, plans: WithdrawPlans) -> Plan[FoundTasks]:
-    """Return the tasks that wait now in one shard.
+def find_tasks(throttle: AppLimits, observer: Observer, plans: WithdrawPlans) -> Plan[FoundTasks]:
+    """Return the tasks of an app that wait now in one shard.
 
     Queues are found by the limits that the server and the app know, and by the app's queues.
 
     Raises:
         UnknownLimitError: no task waits for the limit, and nobody has defined it.
     """
-    now, names = yield from list_names(throttle.observer)
-    in_quarantine = yield from quarantined_queues(throttle.keys)
+    now, names = yield from list_names(observer)
+    quarantined = yield from plans.count_quarantined()
     known = [throttle.qualify(name) for name in throttle.app.amqp.queues]
     names = list(dict.fromkeys([*names, *throttle.code_limits]))
-    waiting, _ = yield from waiting_queues(throttle.keys, names)
+    waiting, _ = yield from waiting_queues(observer.keys, names)
     own, elsewhere, broker = list[QueueTasks](), 0, throttle.own_broker
-    for key in dict.fromkeys([*waiting, *in_quarantine, *known]):
+    for key in dict.fromkeys([*waiting, *quarantined, *known]):
         lines = yield from plans.lines(key)
-        quarantined = (yield from plans.count_quarantined(key)) if key in in_quarantine else 0
-        tasks = QueueTasks(key.removeprefix(broker), key, lines, quarantined)
+        tasks = QueueTasks(key.removeprefix(broker), key, lines, quarantined[key])
         if not key.startswith(broker):
             elsewhere += tasks.total
-        elif lines or quarantined:
+        elif lines or tasks.quarantined:
             own.append(tasks)
     if not own and not elsewhere and plans.ref is not None:
-        yield from throttle.plans.check_known(plans.ref)
+        yield from observer.check_known(plans.ref)
     return FoundTasks(now, own, elsewhere)

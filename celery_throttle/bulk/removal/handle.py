@@ -68,7 +68,7 @@ class ThrottleHandle(LimitHandle):
                 unchanged.
         """
         author = Author.of(by, reason)
-        return remove.send_to_broker(self.limiter, self.ref, None, author, progress)
+        return remove.drain(self.limiter, self.ref, author, progress)
 
     def move(
         self,
@@ -91,10 +91,11 @@ class ThrottleHandle(LimitHandle):
 
         Raises:
             QueueNotFoundError: The app has no such queue, and ``task_create_missing_queues`` is
-                off. The method also raises the errors of :meth:`drain`.
+                off; or the name is empty, or no text. The method also raises the errors of
+                :meth:`drain`.
         """
         author = Author.of(by, reason)
-        return remove.send_to_broker(self.limiter, self.ref, queue, author, progress)
+        return remove.move(self.limiter, self.ref, queue, author, progress)
 
     def drop(
         self,

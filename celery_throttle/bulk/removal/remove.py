@@ -13,6 +13,7 @@ from typing import Any
 
 from celery_throttle.bulk.removal.counts import Removal, find_tasks, reachable_first
 from celery_throttle.bulk.removal.withdrawal import Disposal, Withdrawal
+from celery_throttle.errors import QueueNotFoundError, shown
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
@@ -23,22 +24,37 @@ from celery_throttle.tasks.app_limits import AppLimits
 ReportProgress = Callable[[int, int], None]
 
 
-def send_to_broker(
-    throttle: AppLimits,
-    ref: LimitRef | None,
-    queue: str | None,
-    author: Author,
-    progress: ReportProgress | None,
+def drain(
+    throttle: AppLimits, ref: LimitRef | None, author: Author, progress: ReportProgress | None
 ) -> Removal:
-    """Send waiting tasks to the broker.
+    """Send waiting tasks back to the broker, to the queues in whose lines they wait.
 
-    ``ref``: the limit, or the key of it, that the tasks need; None for all tasks. ``queue``: None
-    for the queues in whose lines they wait.
+    ``ref``: the limit, or the key of it, that the tasks need; None for all tasks.
     """
     from celery_throttle.bulk.removal.publisher import QueuePublisher  # noqa: PLC0415
 
+    publisher = QueuePublisher(throttle.app)
+    return _remove(throttle, ref, lambda _: publisher, author, progress)
+
+
+def move(
+    throttle: AppLimits,
+    ref: LimitRef | None,
+    queue: str,
+    author: Author,
+    progress: ReportProgress | None,
+) -> Removal:
+    """Send waiting tasks to another queue of the broker; ``ref``: as for :func:`drain`."""
+    from celery_throttle.bulk.removal.publisher import QueuePublisher  # noqa: PLC0415
+
+    _check_queue(queue)
     publisher = QueuePublisher(throttle.app, queue)
     return _remove(throttle, ref, lambda _: publisher, author, progress)
+
+
+def _check_queue(queue: object) -> None:
+    if not isinstance(queue, str) or not queue:
+        raise QueueNotFoundError(f"queue is {shown(queue)}; allowed: the name of a queue")
 
 
 def drop(
@@ -48,7 +64,7 @@ def drop(
     by: str | None,
     progress: ReportProgress | None,
 ) -> Removal:
-    """Discard waiting tasks; ``ref``: as for :func:`send_to_broker`."""
+    """Discard waiting tasks; ``ref``: as for :func:`drain`."""
     from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
     author, parts = Author.of(by, reason), throttle.parts_by_name
@@ -96,7 +112,7 @@ def _remove_from_shard(
     try:
         with withdrawal, disposal:
             withdrawal.requeue_lapsed()
-            found = throttle.run_plan(find_tasks(throttle, plans))
+            found = throttle.run_plan(find_tasks(throttle, throttle.observer, plans))
             for queue in found.queues:
                 for seen in withdrawal.remove(queue, found.found_at):
                     if progress is not None:
@@ -114,6 +130,8 @@ def _remove_from_shard(
 def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     """Discard the messages of queues at the broker, and the tasks in the lines of these queues."""
     purged, queues = 0, [*queues]
+    for queue in queues:
+        _check_queue(queue)
     app: Any = throttle.app
     with app.connection_for_write() as connection:
         for queue in queues:
@@ -125,8 +143,10 @@ def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
 
 
 def _purge_messages(connection: Any, queue: str) -> int:
+    from amqp.exceptions import NotFound  # noqa: PLC0415
+
     try:
         with connection.channel() as channel:  # one that RabbitMQ closes after an error
             return int(channel.queue_purge(queue) or 0)
-    except connection.channel_errors:  # the broker has no such queue
+    except NotFound:  # RabbitMQ has no such queue
         return 0

@@ -1,4 +1,4 @@
-"""Drop: withdrawn tasks end with the state REVOKED, as if a worker had met them after a revoke.
+"""Drop: withdrawn tasks end with the state REVOKED, as if a worker had got them after a revoke.
 
 The result backend gets the state, the chord of a task learns of it, a fan-out counts it, and
 monitors get the event ``task-revoked``. The signal ``task_revoked`` is a worker's, and is not sent.

@@ -21,7 +21,7 @@ from celery_throttle.cli.shared.console import (
     live_screen,
     terminal_width,
 )
-from celery_throttle.cli.shared.exit_codes import CommandError
+from celery_throttle.cli.shared.exit_codes import ArgumentError, CommandError
 from celery_throttle.cli.shared.options import LIMIT, json_option
 from celery_throttle.limits.grammar import CONCURRENCY
 from celery_throttle.limits.limit import Limit
@@ -55,7 +55,7 @@ def demo(limit: Limit, tasks: int, *, as_json: bool, plot: Path | None) -> None:
     has started.
     """
     if limit.algorithm == CONCURRENCY:
-        raise CommandError(f"{str(limit)!r} is no rate to show; allowed: such as '40/s burst 5'")
+        raise ArgumentError(f"{str(limit)!r} is no rate to show; allowed: such as '40/s burst 5'")
     record = Record(limit, tasks)
     _run(record, is_drawn=not as_json and sys.stdout.isatty())
     figures = record.figures()

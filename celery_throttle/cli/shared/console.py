@@ -50,17 +50,18 @@ class Table:
     def lines(self, width: int | None) -> Iterator[str]:
         """Yield the lines; ``width``: columns of the terminal, None for any number."""
         titles = [title.removeprefix(">") for title in self.head]
-        columns = zip(titles, *(row.cells for row in self.rows), strict=True)
+        rows = [[*map(printable, row.cells)] for row in self.rows]
+        columns = zip(titles, *rows, strict=True)
         widths = [max(map(len, column)) for column in columns]
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - (width or sys.maxsize)
         if excess > 0:
             least = min(widths[self.flexible], _MIN_TEXT_WIDTH)
             widths[self.flexible] = max(least, widths[self.flexible] - excess)
         yield click.style(self._line(titles, widths), bold=True)
-        for row in self.rows:
-            yield self._line(row.cells, widths)
+        for cells, row in zip(rows, self.rows, strict=True):
+            yield self._line(cells, widths)
             for note in row.notes:
-                yield click.style(f"{_GAP}{note}", dim=True)
+                yield click.style(f"{_GAP}{printable(note)}", dim=True)
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         aligned = []
@@ -68,6 +69,14 @@ class Table:
             text = cell if len(cell) <= width else f"{cell[: width - 1]}…"
             aligned.append(text.rjust(width) if title.startswith(">") else text.ljust(width))
         return _GAP.join(aligned).rstrip()
+
+
+def printable(text: str) -> str:
+    """Escape the characters of a line that would move the cursor, or change the terminal."""
+    if text.isprintable():
+        return text
+    escaped = (one.encode("unicode_escape").decode() for one in text)
+    return "".join(a if a.isprintable() else b for a, b in zip(text, escaped, strict=True))
 
 
 def terminal_width() -> int | None:
@@ -85,7 +94,7 @@ def echo_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values, a pair in each line. A value may have several lines."""
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
-        first, *more = value.splitlines() or [""]
+        first, *more = map(printable, value.splitlines() or [""])
         click.echo(f"{_GAP}{click.style(name.ljust(width), dim=True)}{_GAP}{first}")
         for line in more:
             click.echo(f"{_GAP}{' ' * width}{_GAP}{line}")

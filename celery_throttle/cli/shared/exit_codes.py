@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 import click
 
 from celery_throttle.errors import (
     ConfigurationError,
     KeyValueError,
+    LimitError,
     RulesError,
     StoreUnavailableError,
     ThrottleError,
@@ -23,7 +27,7 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1  #: refused, cancelled by the user, or failed
     USAGE = 2  #: wrong options, arguments or settings; click exits with it as well
-    UNREACHABLE = 3  #: the server cannot be reached
+    UNREACHABLE = 3  #: a server cannot be reached
     NOT_FOUND = 4  #: there is no such limit, task or fan-out
 
 
@@ -34,6 +38,7 @@ _CODES: tuple[tuple[type[ThrottleError], ExitCode], ...] = (
     (UnknownFanOutError, ExitCode.NOT_FOUND),
     (RulesError, ExitCode.FAILED),
     (ConfigurationError, ExitCode.USAGE),
+    (LimitError, ExitCode.USAGE),
     (KeyValueError, ExitCode.USAGE),
     (ThrottleError, ExitCode.FAILED),
 )
@@ -45,6 +50,34 @@ class CommandError(click.ClickException):
     def __init__(self, message: str, code: int = ExitCode.FAILED) -> None:
         super().__init__(message)
         vars(self)["exit_code"] = int(code)  # click types it as an attribute of the class
+
+
+class ArgumentError(CommandError):
+    """A wrong argument or option. Other than ``click.UsageError`` it prints no usage."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.USAGE)
+
+
+@contextmanager
+def server_errors(server: Any, name: str) -> Iterator[None]:
+    """Context for calls of a broker or a result backend: their errors become one line.
+
+    ``server``: the connection, or the backend; ``name``: of it, in words.
+
+    Raises:
+        CommandError: it cannot be reached, or refuses a call.
+    """
+    from kombu.exceptions import OperationalError  # noqa: PLC0415  # at each call of celery
+
+    lost = {*getattr(server, "connection_errors", ()), OperationalError, OSError}
+    try:
+        yield
+    except tuple(lost - {KeyError}) as error:  # kombu's; it may be a fault of the code as well
+        text = f"the {name} cannot be reached: {error}"
+        raise CommandError(text, ExitCode.UNREACHABLE) from None
+    except getattr(server, "channel_errors", ()) as error:
+        raise CommandError(f"the {name} has refused a call: {error}") from None
 
 
 def as_click_error(error: ThrottleError) -> CommandError:

@@ -10,7 +10,7 @@ import click
 from celery import Celery
 from celery.app.utils import find_app
 
-from celery_throttle.cli.shared.exit_codes import CommandError, ExitCode
+from celery_throttle.cli.shared.exit_codes import ArgumentError
 from celery_throttle.errors import StoreUnavailableError, UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef
@@ -39,7 +39,7 @@ class Target:
         """The limits. Without an app, those of an app that has only the URL and the prefix.
 
         Raises:
-            CommandError: the command line names no server, or an app that has no limits.
+            ArgumentError: the command line names no server, or an app that has no limits.
         """
         if self.has_app:
             # While the shell completes a command, Celery has not loaded the app.
@@ -47,19 +47,17 @@ class Target:
             throttle = getattr(app, "throttle", None)
             if isinstance(throttle, AppLimits):
                 return throttle
-            raise CommandError(
+            raise ArgumentError(
                 f"app {app.main or 'default'!r} has no limits; add Throttle(app), or name another "
-                "app: celery -A APP throttle ...",
-                ExitCode.USAGE,
+                "app: celery -A APP throttle ..."
             )
         if self._root.params["url"]:
             home = self._home
             shards = home.run_plan(_read_shards(home.observer)) if home.observer.has_server else {}
             return AppLimits(home.app, {**home.given, "shards": shards}) if shards else home
-        raise CommandError(
+        raise ArgumentError(
             "no server is named; give --url, or set THROTTLE_URL, for example to "
-            "redis://localhost:6379/1",
-            ExitCode.USAGE,
+            "redis://localhost:6379/1"
         )
 
     @cached_property
@@ -94,9 +92,7 @@ class Target:
     def require_app(self, reason: str) -> None:
         """Raise an error unless there is an app; ``reason``: for what it is needed."""
         if not self.has_app:
-            raise CommandError(
-                f"this needs the app, {reason}; use: celery -A APP throttle ...", ExitCode.USAGE
-            )
+            raise ArgumentError(f"this needs the app, {reason}; use: celery -A APP throttle ...")
 
     def check_known(self, ref: LimitRef) -> None:
         """Raise UnknownLimitError, with the nearest name, if nobody defines a limit."""

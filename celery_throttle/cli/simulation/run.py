@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from celery_throttle.algorithms.memory import MemoryLimits
 from celery_throttle.cli.shared import charts
 from celery_throttle.cli.shared.charts import Chart
-from celery_throttle.cli.shared.exit_codes import CommandError
+from celery_throttle.cli.shared.exit_codes import ArgumentError
 from celery_throttle.cli.shared.text import percentile
 from celery_throttle.cli.simulation.traces import Arrival, Trace, format_seconds
 from celery_throttle.limits.cost import MILLION, to_millionths, to_units
@@ -75,13 +75,13 @@ def run_trace(
     for. ``slot_us``: microseconds that each request holds its slot, if the limit has slots.
 
     Raises:
-        CommandError: the limit has slots, and ``slot_us`` is 0.
+        ArgumentError: the limit has slots, and ``slot_us`` is 0.
         CostError: a cost is above the burst.
     """
     if limit.algorithm != CONCURRENCY:
         slot_us = 0
     elif slot_us == 0:
-        raise CommandError(
+        raise ArgumentError(
             f"'{limit}' has slots, and needs the time that each is held; "
             "allowed: with --duration, such as --duration 0.5s"
         )

@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from celery_throttle.cli.shared.exit_codes import CommandError
+from celery_throttle.cli.shared.exit_codes import ArgumentError
 from celery_throttle.errors import CostError, shown
 from celery_throttle.limits.cost import Cost, to_millionths
 from celery_throttle.limits.duration import MAX_EXACT, MICROSECONDS, UNITS, parse_duration
@@ -60,12 +60,12 @@ class Trace:
         """Return the trace of arrivals, in any order.
 
         Raises:
-            CommandError: there are no arrivals, or too many.
+            ArgumentError: there are no arrivals, or too many.
         """
         ordered = sorted(islice(arrivals, MAX_ARRIVALS + 1), key=lambda arrival: arrival.time)
         if not 0 < len(ordered) <= MAX_ARRIVALS:
             found = "too many arrivals" if ordered else "no arrival"
-            raise CommandError(f"{shown(name)} has {found}; allowed: 1 to {MAX_ARRIVALS:,}")
+            raise ArgumentError(f"{shown(name)} has {found}; allowed: 1 to {MAX_ARRIVALS:,}")
         return cls(name, tuple(ordered))
 
     @property
@@ -92,7 +92,7 @@ def parse_time(text: str) -> int:
     if it names no zone.
 
     Raises:
-        CommandError: the text has another form, or is not from 1970 to 2112.
+        ArgumentError: the text has another form, or is not from 1970 to 2112.
     """
     if _NUMBER.fullmatch(text):
         us = int((Decimal(text) * MICROSECONDS).to_integral_value())
@@ -102,15 +102,15 @@ def parse_time(text: str) -> int:
         try:
             at = datetime.fromisoformat(local + (zone or "Z").replace("Z", "+00:00"))
         except ValueError as error:
-            raise CommandError(f"{shown(text)} is no date and time: {error}") from None
+            raise ArgumentError(f"{shown(text)} is no date and time: {error}") from None
         us = (at - _EPOCH) // timedelta(microseconds=1) + int(Decimal(fraction or 0) * MICROSECONDS)
     else:
-        raise CommandError(
+        raise ArgumentError(
             f"{shown(text)} is no time; allowed: seconds, such as '61.5', a time of a day, such as "
             "'12:01:05', or a date and time, such as '2026-07-01T09:30:00Z'"
         )
     if not 0 <= us <= MAX_EXACT:
-        raise CommandError(
+        raise ArgumentError(
             f"time {shown(text)} is out of range; allowed: 0 to {MAX_EXACT // MICROSECONDS} "
             "seconds, which is from 1970 to 2112"
         )
@@ -157,7 +157,7 @@ def _times(*times: str) -> Iterator[Arrival]:
 
 def _whole(text: str, name: str, least: int = 1) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
-        raise CommandError(
+        raise ArgumentError(
             f"{name} {shown(text)} is not allowed: whole numbers from {least} to 999999999"
         )
     return int(text)
@@ -190,7 +190,7 @@ def read_trace(text: str) -> Trace:
     """Generate the trace ``"<name>:<field>,...,<option>=<value>"``, or read a file.
 
     Raises:
-        CommandError: the text or file has another form, or gives too many arrivals.
+        ArgumentError: the text or file has another form, or gives too many arrivals.
         LimitError: a rate, a duration or a cost is wrong.
     """
     name, colon, values = text.partition(":")
@@ -203,7 +203,7 @@ def read_trace(text: str) -> Trace:
     try:
         call = inspect.signature(generator.arrivals).bind(*fields, **options)
     except TypeError:
-        raise CommandError(
+        raise ArgumentError(
             f"{shown(text)} is not of the form {generator.form!r}; cost=... may follow"
         ) from None
     arrivals = generator.arrivals(*call.args, **call.kwargs)
@@ -219,13 +219,13 @@ def _read_file(name: str) -> Trace:
     """
     if name != STDIN and not Path(name).exists():
         forms = ", ".join(repr(one.form) for one in GENERATORS.values())
-        raise CommandError(f"{name!r} is neither a file nor a trace; allowed: {forms}")
+        raise ArgumentError(f"{name!r} is neither a file nor a trace; allowed: {forms}")
     stdin: TextIO = sys.stdin
     try:
         with nullcontext(stdin) if name == STDIN else Path(name).open(encoding="utf-8-sig") as file:
             return Trace.of(name, _rows(file, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CommandError(f"{shown(name)} cannot be read: {error}") from None
+        raise ArgumentError(f"{shown(name)} cannot be read: {error}") from None
 
 
 def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
@@ -241,8 +241,8 @@ def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
             continue
         try:
             yield _arrival(cells[::order])
-        except (CommandError, CostError) as error:
-            raise CommandError(
+        except (ArgumentError, CostError) as error:
+            raise ArgumentError(
                 f"line {reader.line_num} of {shown(name)}: {error}; "
                 "a row is a time and, if you like, a cost"
             ) from None
@@ -251,5 +251,5 @@ def _rows(file: TextIO, name: str) -> Iterator[Arrival]:
 def _arrival(cells: list[str]) -> Arrival:
     time, cost, *more = [*cells, ""]
     if more[1:]:
-        raise CommandError(f"{shown(','.join(cells))} has {len(cells)} columns")
+        raise ArgumentError(f"{shown(','.join(cells))} has {len(cells)} columns")
     return Arrival(parse_time(time), parse_cost(cost) if cost else 1, time)

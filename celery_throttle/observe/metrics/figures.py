@@ -96,7 +96,8 @@ def merge_figures(shards: Sequence[Figures]) -> Figures:
         workers=max,
         stranded=lambda found: tuple(chain(*found)),
         outage_seconds=sum,
-        rules_valid=merge,
+        # A worker with mistakes in its file may have reported them to some shards so far.
+        rules_valid=lambda found: None if {*found} == {None} else False not in found,
     )
 
 

@@ -19,7 +19,7 @@ from celery_throttle.observe.forecasts.reader import (
 )
 from celery_throttle.observe.forecasts.solver import Forecast, needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
-from celery_throttle.observe.observer import Observer, at_time
+from celery_throttle.observe.observer import Observer, at_time, read_text
 from celery_throttle.observe.status.fleet import (
     Fleet,
     find_stranded,
@@ -196,6 +196,6 @@ def _read_slots(observer: Observer, ref: LimitRef) -> Plan[tuple[int, tuple[Slot
 
 def _read_holder(holder: bytes, lease_us: int) -> SlotHolder:
     """Return the holder of a slot. A task's is its worker, a token, and its id."""
-    worker, _, token = holder.decode().partition(" ")
+    worker, _, token = read_text(holder).partition(" ")
     _, _, task_id = token.partition(" ")
     return SlotHolder(worker, task_id or None, lease_us / MICROSECONDS)

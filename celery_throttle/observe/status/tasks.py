@@ -14,7 +14,7 @@ from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.forecasts.reader import forecast_positions, forecast_task
 from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.observer import Observer, at_time_or_none
+from celery_throttle.observe.observer import Observer, at_time_or_none, read_text
 from celery_throttle.observe.status.fleet import read_fleet
 from celery_throttle.observe.status.stored import list_keys, read_stored
 from celery_throttle.observe.values import Pause
@@ -265,5 +265,5 @@ def _tasks_at(
 def _read_task(ref: LimitRef, row: Sequence[Any], name_of: NameOf) -> _ListedTask:
     task_id, waited_us, message, queue, line, position = row
     name, waited = name_of(message) if message else None, waited_us / MICROSECONDS
-    task = WaitingTask(task_id.decode(), name, queue.decode(), ref.key, waited)
+    task = WaitingTask(read_text(task_id), name, queue.decode(), ref.key, waited)
     return _ListedTask(task, line, position)

@@ -40,7 +40,7 @@ from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
 from tests.bulk.fan_out.conftest import LIMITS, MakeApp
 from tests.programs import ROOT
-from tests.servers.server import free_port, wait_until
+from tests.servers.server import Server, free_port, wait_until
 
 
 def waiting(app: Any, queue: str = "celery") -> list[str]:
@@ -285,6 +285,11 @@ WRONG = {
     "key": (lambda app: app.tasks["tenant"].s([]), KeyValueError, "list"),
     "arguments": (lambda app: app.tasks["few"].s(), TypeError, "number"),
     "id": (lambda app: app.tasks["one"].s().set(task_id=7), FanOutError, "'one' has task_id 7"),
+    "odd id": (
+        lambda app: app.tasks["one"].s().set(task_id="\ud800"),
+        FanOutError,
+        "allowed: printable text",
+    ),
     "route": (
         lambda app: app.tasks["one"].s().set(exchange="x", routing_key="y"),
         FanOutError,
@@ -308,6 +313,8 @@ def test_what_is_wrong_is_said_and_what_came_before_is_sent(
     [
         ({"name": ""}, "'' cannot name a fan-out"),
         ({"name": 7}, "7 cannot name a fan-out"),
+        ({"name": "a\ud800"}, "cannot name a fan-out; allowed: text of 1 to 200 printable"),
+        ({"name": "a\x1b[2J"}, "cannot name a fan-out"),
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"max_waiting": True}, "max_waiting is True"),
         ({"keep": 1}, "keep is 1; allowed: seconds, 60 or more"),
@@ -670,6 +677,18 @@ def test_waiting_for_it_has_an_end(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     with pytest.raises(WaitedTooLong, match="nightly"):
         handle.wait(timeout=0.1)
+
+
+def test_waiting_for_a_lost_server_has_the_same_end(make_app: MakeApp, own_server: Server) -> None:
+    app = make_app(throttle_url=own_server.url)
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    own_server.stop()
+    began = time.monotonic()
+    for wait in (handle.wait, lambda timeout: next(handle.results(timeout))):
+        with pytest.raises(StoreUnavailableError):
+            wait(timeout=0.5)
+    assert 1 <= time.monotonic() - began < 10
+    own_server.start()
 
 
 def test_nothing_expires_while_tasks_wait_and_everything_after(app: Any, client: Any) -> None:

@@ -163,6 +163,17 @@ def test_a_queue_that_the_app_does_not_have(make_site: MakeSite) -> None:
     assert site.waiting() == 3
 
 
+@pytest.mark.parametrize("queue", ["", None, 5])
+def test_a_queue_has_a_name(site: Site, queue: Any) -> None:
+    site.send(3)
+    site.park()
+    moves = (site.throttle["api"].move, site.throttle.move_all)
+    for remove in (*moves, lambda queue: site.throttle.purge(["celery", queue])):
+        with pytest.raises(QueueNotFoundError, match="allowed: the name of a queue"):
+            remove(queue)
+    assert (site.waiting(), len(site.at_broker())) == (3, 0)
+
+
 @pytest.mark.rabbitmq
 def test_a_queue_that_rabbitmq_does_not_have(
     make_site: MakeSite, rabbitmq_url: str, redis_url: str

@@ -117,3 +117,16 @@ def test_a_limits_server_that_cannot_be_reached_is_an_error(
         own_server.stop()
         with pytest.raises(StoreUnavailableError):
             throttle.purge()
+
+
+def test_a_queue_that_may_not_be_purged_is_an_error(own_server: Server) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
+        client.acl_setuser(
+            "app", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-del"]
+        )
+    broker = own_server.url.replace("//", "//app:secret@")
+    with Celery("shop", broker=broker, set_as_current=False) as app:
+        throttle = Throttle(app, {"api": "1/h"}, url="memory://")
+        app.send_task("call")
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            throttle.purge()

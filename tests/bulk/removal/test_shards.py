@@ -62,6 +62,17 @@ def test_the_command_asks_with_the_name_of_the_lost_shard(
     assert "10 tasks wait: 10 in queue celery; shard erp cannot be reached, its tasks are" in text
 
 
+def test_the_command_asks_if_all_tasks_may_wait_in_the_lost_shard(
+    waiting: ShardedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard may be back before the command reaches it."""
+    monkeypatch.setattr("celery_throttle.cli.shared.console._can_ask", lambda: True)
+    with pytest.raises(StoreUnavailableError):
+        waiting.throttle.drain_all()
+    text = Shell(waiting.app, "celery").run("drop", "--all", typed="n\n", code=1)
+    assert "0 tasks wait; shard erp cannot be reached, its tasks are not counted" in text
+
+
 def test_a_fan_out_in_a_lost_shard_counts_its_tasks_once_they_are_dropped_again(
     sharded: ShardedApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

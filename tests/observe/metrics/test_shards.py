@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from celery_throttle import Limiter
+from celery_throttle.limiter.limiter import apply_rules
+from celery_throttle.limits.rules.reader import read_rules
 from celery_throttle.limits.shards import Shard
+from celery_throttle.operations.rules import pack_report, report_rules
 from celery_throttle.otel import export_metrics
 from celery_throttle.store.keys import DEFAULT_PREFIX, Keys, shard_prefix
 from tests.observe.metrics.page import read_page
@@ -64,6 +68,20 @@ def test_an_entry_is_up_if_all_its_shards_are(limiter: Limiter, client: Any) -> 
     client.delete(broken.membership)
     assert page.of("up") == {("home",): 1, ("far",): 1, ("tenants",): 0}
     assert page.of("tasks_waiting").keys() == {("api", "home"), ("mail", "far")}
+
+
+def test_a_rules_file_with_mistakes_is_seen_if_one_shard_knows_of_it(
+    limiter: Limiter, client: Any
+) -> None:
+    apply_rules(limiter, read_rules('[limits]\napi = "7/h"', "limits.toml"), "limits.toml")
+    assert limiter.parts
+    part = limiter.parts[Shard("tenants", 5, 64)]
+    client.zadd(part.keys.membership, {"w": (time.time() + 60) * 1e6})
+    client.expire(part.keys.membership, 60)
+    report = pack_report(None, "limits.toml", "limits.toml:3: wrong")
+    part.run_plan(report_rules(part.plans, "w", report, "", 60))
+    found = read_page(limiter).of("rules_file_valid")
+    assert found == {("home",): 1, ("far",): 1, ("tenants",): 0}
 
 
 def test_the_most_limits_are_those_of_all_shards(limiter: Limiter) -> None:

@@ -315,6 +315,18 @@ def test_pages_of_waiting_tasks(lines: Protocol) -> None:
     assert {task.key for task in of_key.tasks} == {"a"}
 
 
+def test_an_odd_id_of_a_task_hides_no_other_task(lines: Protocol) -> None:
+    lines.limiter["api"].try_acquire()
+    for task_id in ("a", "\ud800", "b"):
+        lines.park(task_id, ["api"])
+        lines.now += SECOND
+    shown = r"\xed\xa0\x80"  # its bytes, which are not UTF-8
+    page = lines.limiter["api"].list_waiting()
+    assert [task.task_id for task in page.tasks] == ["a", shown, "b"]
+    lines.park("slot", ["slots"], holder="worker-1 8 \ud800")
+    assert [one.task_id for one in lines.limiter["slots"].status().slots] == [shown]
+
+
 def test_sync_and_asyncio_say_the_same(lines: Protocol, end_of: MakeEnd) -> None:
     lines.limiter["api"].try_acquire()
     lines.park("t", ["api"])

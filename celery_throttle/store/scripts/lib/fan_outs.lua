@@ -6,7 +6,7 @@
 --                             keep: how long (us) all of it is kept after no task waits
 --                             pause, pause_origin: the key that pauses it, and that of who did and why
 --                             old_at, old_ended, new_at, new_ended: how many tasks had ended at two times (us)
---                             told: how many ended tasks were read after a cancel
+--                             marked: number of ended tasks whose results are marked after a cancel
 --                             name: of the fan-out, as its user wrote it
 --                             shards: with several shards, those that have a part of it, each after a space
 --   record:queues      hash   key `lines` of a queue -> its number, and its number -> packed keys of the queue

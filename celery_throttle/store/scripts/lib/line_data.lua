@@ -119,8 +119,8 @@ local function add_marks(claim, marks)
   return '\150' .. string.sub(claim, 2) .. cmsgpack.pack(marks)
 end
 
--- Unpack a claim. Nil if it is damaged: it must not stop the others, and stays, as nobody knows whether its task can be
--- saved.
+-- Unpack a claim, or a task in quarantine. Nil if it is damaged: it must not stop the others, and stays, as nobody knows
+-- whether its task can be saved.
 local function unpack_claim(packed)
   local is_unpacked, claim = pcall(cmsgpack.unpack, packed)
   if is_unpacked and type(claim) == 'table' and type(claim[1]) == 'string' and type(claim[2]) == 'table'

@@ -28,8 +28,8 @@ local read = {
     return descriptor and needs_limit(descriptor, ARGV[3], ARGV[4]) and { id }
   end,
   quarantine = function(id, packed)
-    local label, _, descriptor = unpack(cmsgpack.unpack(packed))
-    return needs_limit(descriptor, ARGV[3], ARGV[4]) and { id, label, descriptor.queue[LINES] }
+    local _, descriptor, label = unpack_claim(packed)
+    return descriptor and needs_limit(descriptor, ARGV[3], ARGV[4]) and { id, label, descriptor.queue[LINES] }
   end,
 }
 

@@ -66,9 +66,8 @@ for _, worker in ipairs(workers) do
     end
   end
 end
-local found = redis.call('HGET', KEYS[2], id)
-if found then
-  local label, _, descriptor = unpack(cmsgpack.unpack(found))
+local _, descriptor, label = unpack_claim(redis.call('HGET', KEYS[2], id) or '')
+if descriptor then
   return { 'quarantine', 0, descriptor.queue[LINES], label }
 end
 return { 'unknown' }

@@ -7,9 +7,8 @@
 work_without_memory()
 for i = 2, #ARGV do
   local id = ARGV[i]
-  local found = redis.call('HGET', KEYS[1], id)
-  if found then
-    local _, line, descriptor, score, row = unpack(cmsgpack.unpack(found))
+  local line, descriptor, _, score, row = unpack_claim(redis.call('HGET', KEYS[1], id) or '')
+  if line then
     rejoin_line(line, descriptor, id, score, row)
     redis.call('HDEL', KEYS[1], id)
   end

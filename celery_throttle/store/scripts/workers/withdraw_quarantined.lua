@@ -20,8 +20,9 @@ follow_clock(workers)
 write_lease(workers, caller, now + tonumber(ARGV[3]))
 local cursor, found = scan_hash(quarantine, ARGV[5], 100)
 for i = 1, #found, 2 do
-  local id, _, line, descriptor, score, packed = found[i], unpack(cmsgpack.unpack(found[i + 1]))
-  if descriptor.queue[LINES] == KEYS[4] and needs_limit(descriptor, ARGV[6], ARGV[7]) then
+  local id = found[i]
+  local line, descriptor, _, score, packed = unpack_claim(found[i + 1])
+  if line and descriptor.queue[LINES] == KEYS[4] and needs_limit(descriptor, ARGV[6], ARGV[7]) then
     redis.call('HSET', claims, token, cmsgpack.pack({ line, descriptor, id, score, packed }))
     redis.call('HDEL', quarantine, id)
     local row = unpack_row(packed)
