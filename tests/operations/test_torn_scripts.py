@@ -117,7 +117,8 @@ class Traffic:
         return token
 
     def settle(self, tokens: Sequence[int]) -> None:
-        released: list[tuple[ItemLike, str]] = [("slots", self.holders[token]) for token in tokens]
+        holders = [self.holders[token] for token in tokens if token in self.holders]
+        released: list[tuple[ItemLike, str]] = [("slots", holder) for holder in holders]
         self.protocol.claim("w", 0, settled=tokens, released=released)
 
     def drain(self) -> None:
