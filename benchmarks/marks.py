@@ -38,6 +38,7 @@ def read(file: Path, skip: int = 0) -> list[Mark]:
     """Return the marks in order of time, without the first ``skip`` that were written."""
     if not file.exists():
         return []
-    data = file.read_bytes()[skip * _MARK.size :]
-    marks = [Mark(at, task_id.decode()) for at, task_id in _MARK.iter_unpack(data)]
+    data = file.read_bytes()
+    whole = data[skip * _MARK.size : len(data) // _MARK.size * _MARK.size]  # one may be half written
+    marks = [Mark(at, task_id.decode()) for at, task_id in _MARK.iter_unpack(whole)]
     return sorted(marks, key=lambda mark: mark.time)
