@@ -39,6 +39,7 @@ def read(file: Path, skip: int = 0) -> list[Mark]:
     if not file.exists():
         return []
     data = file.read_bytes()
-    whole = data[skip * _MARK.size : len(data) // _MARK.size * _MARK.size]  # one may be half written
-    marks = [Mark(at, task_id.decode()) for at, task_id in _MARK.iter_unpack(whole)]
+    end = len(data) // _MARK.size * _MARK.size  # the last one may be half written
+    rows = _MARK.iter_unpack(data[skip * _MARK.size : end])
+    marks = [Mark(at, task_id.decode()) for at, task_id in rows]
     return sorted(marks, key=lambda mark: mark.time)
