@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,11 @@ def conclude(record_property: Callable[[str, object], None]) -> Callable[[Verdic
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = (report for some in terminalreporter.stats.values() for report in some)
+    reports: Any = (report for some in terminalreporter.stats.values() for report in some)
+    ended = [report for report in reports if getattr(report, "when", "") == "call"]
     verdicts = [
         Verdict(**value)
-        for report in reports
-        if getattr(report, "when", "") == "call"
+        for report in sorted(ended, key=lambda report: report.nodeid)
         for name, value in report.user_properties
         if name == "verdict"
     ]
