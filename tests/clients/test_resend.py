@@ -6,7 +6,7 @@ import asyncio
 import io
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, SupportsIndex
 
 import aiohttp
 import httpx
@@ -128,11 +128,12 @@ def test_without_the_server_of_the_limits_the_answer_is_the_callers(
     limiter = Limiter(own_server.url, LIMITS)
     client = make(limiter["api"], retry_refused=1)
 
-    def pop(place: int) -> Answer:
-        own_server.stop()  # while the request is on its way
-        return refusals(1, 0.05)[place]
+    class LastAnswer(list[Answer]):
+        def pop(self, place: SupportsIndex = -1) -> Answer:
+            own_server.stop()  # while the request is on its way
+            return super().pop(place)
 
-    api.answers = type("Answers", (list,), {"pop": lambda _, place: pop(place)})(refusals(1))
+    api.answers = LastAnswer(refusals(1, 0.05))
     assert client.get() == (429, b"no 0")
     assert len(api.log) == 1
 

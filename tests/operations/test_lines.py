@@ -656,9 +656,8 @@ def test_all_limits_of_a_name_have_to_allow(lines: Protocol) -> None:
     assert lines.claim(room=5) == []  # the slot is in use
     (row,) = lines.claim(room=5, released=[("github", "a")])
     assert row.id == "b"
-    assert (
-        lines.claim(room=5, released=[("github", f"w {row.token} {row.id}")]) == []
-    )  # the rate is
+    holder = f"w {row.token} {row.id}"
+    assert lines.claim(room=5, released=[("github", holder)]) == []  # the rate is
     lines.now += 100_000
     assert [row.id for row in lines.claim(room=5)] == ["c"]
     lines.check()
