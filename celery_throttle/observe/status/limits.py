@@ -49,7 +49,7 @@ from celery_throttle.operations.plan import Plan
 _RUNNABLE_AFTER_SECONDS = 0.5
 
 #: Lines of which the tasks are counted by queue, in the details of a limit.
-_MAX_COUNTED = 20_000
+_MAX_COUNTED = 10_000
 
 #: How many keys, slots and fan-outs the details of a limit have at most.
 MAX_KEYS, MAX_SLOTS, MAX_FAN_OUTS = 10, 100, 100
