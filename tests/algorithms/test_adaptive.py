@@ -124,6 +124,7 @@ def share_of(local: MemoryLimits) -> int:
     return state.rate.share
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("evenly", [False, True], ids=["windows", "evenly"])
 @pytest.mark.parametrize("ms", [5, 20])
 def test_an_api_that_halves_its_limit_without_a_word(ms: int, *, evenly: bool) -> None:
@@ -169,6 +170,7 @@ def test_an_unknown_limit_that_no_answer_tells() -> None:
         assert site.sent - site.refused >= 0.9 * 60 * 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "untold"])
 @pytest.mark.parametrize("trouble", ["halved", "overloaded", "revoked", "closed"])
 def test_after_trouble_the_quota_is_used_again_within_five_seconds(

@@ -98,6 +98,7 @@ def test_without_a_refusal_all_slots_are_in_force() -> None:
     assert site.refused == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("allowed", [4, 10, 25, 40])
 def test_an_unknown_number_of_calls_at_once_is_found(allowed: int) -> None:
     """After the first ten seconds at most 2% refusals, and 85% of what the API allows."""
@@ -109,6 +110,7 @@ def test_an_unknown_number_of_calls_at_once_is_found(allowed: int) -> None:
     assert max(site.slots) <= allowed + 1
 
 
+@pytest.mark.thorough
 def test_an_api_that_allows_fewer_and_then_more() -> None:
     site = Site(MemoryLimits({"api": "adaptive 2..50 at once"}), clients=80, allowed=40)
     site.play(30)

@@ -52,6 +52,7 @@ def test_a_server_that_stays_lost_is_an_error() -> None:
     assert calls[-1] - calls[0] >= 0.2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["run", "confirm"])
 def test_a_call_that_takes_longer_than_a_lost_server_may_is_not_repeated_for_ever(
     own_server: Server, name: str

@@ -20,6 +20,7 @@ pytestmark = needs_browser
 TASKS = 1200
 
 
+@pytest.mark.thorough
 def test_a_login_leads_to_a_limit(origin: str, limiter: Limiter) -> None:
     with open_browser() as browser:
         _log_in(browser, origin, "viewer")

@@ -14,6 +14,7 @@ from celery_throttle.operations.author import Author
 from tests.django.conftest import PAGE, Login
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["root", "viewer", "changer"])
 def test_the_admin_lists_the_page(login: Login, name: str) -> None:
     index = login(name).get("/shop/admin/")

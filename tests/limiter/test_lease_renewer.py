@@ -118,6 +118,7 @@ def test_the_first_slots_of_two_threads_after_a_fork_are_both_renewed(
     assert fork(add_both) == 0
 
 
+@pytest.mark.thorough
 def test_a_slot_outlasts_an_outage_that_is_shorter_than_its_lease(
     own_server: Server, proxy: Proxy
 ) -> None:

@@ -1049,6 +1049,7 @@ def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) 
     assert limiter.try_acquire(["api", "mail"])
 
 
+@pytest.mark.thorough
 def test_an_outage_ends_when_the_server_is_back(
     own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def interrupted(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_start_is_given_back_if_a_signal_ends_the_wait(
     unused: Limiter, call: Callable[[Limiter], Any]
@@ -79,6 +80,7 @@ def test_a_start_is_given_back_if_a_signal_ends_the_wait(
     assert left(unused) == [29, 100, 5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ASYNC_CALLS.values(), ids=ASYNC_CALLS)
 def test_a_start_is_given_back_if_the_wait_is_cancelled(
     unused: Limiter, call: Callable[[Limiter], Any]

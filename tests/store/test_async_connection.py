@@ -66,7 +66,7 @@ async def used(limiter: Limiter) -> float:
     return CALLS - (await limiter["api"].apeek(0)).remaining
 
 
-@pytest.mark.parametrize("timeout", [1.0, 0.1])
+@pytest.mark.parametrize("timeout", [1.0, 0.5])
 @pytest.mark.parametrize("connected", [True, False])
 def test_calls_survive_other_work_in_their_loop(
     own_server: Server, *, connected: bool, timeout: float
@@ -85,6 +85,7 @@ def test_calls_survive_other_work_in_their_loop(
     assert run(own_server, main, timeout=timeout) == (CALLS, 1)
 
 
+@pytest.mark.thorough
 def test_a_loop_that_is_always_busy_connects(own_server: Server) -> None:
     async def main(limiter: Limiter) -> None:
         (call,) = begin(limiter, 1)

@@ -35,6 +35,7 @@ def seconds_of_refusal(limiter: Limiter) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.thorough
 def test_a_server_that_does_not_answer_is_waited_for_once_a_second(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_the_first_answer_closes_it(
     assert not limiter.store.breaker.is_open
 
 
+@pytest.mark.thorough
 def test_for_both_ends(
     own_server: Server, end_of: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

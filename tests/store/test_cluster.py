@@ -97,6 +97,7 @@ def test_the_next_node_is_asked(cluster: Cluster, end_of: MakeEnd) -> None:
     assert limiter["api"].try_acquire()
 
 
+@pytest.mark.thorough
 def test_a_failover_forgets_nothing(healed: Cluster, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(healed.url, LIMITS))
     assert limiter["api"].try_acquire().remaining == 99
@@ -104,6 +105,7 @@ def test_a_failover_forgets_nothing(healed: Cluster, end_of: MakeEnd) -> None:
     assert [limiter["api"].try_acquire().remaining for _ in range(3)] == [98, 97, 96]
 
 
+@pytest.mark.thorough
 def test_slots_that_nobody_has(tmp_path: Path, end_of: MakeEnd) -> None:
     node = Node(valkey_command(), tmp_path / "node")
     try:
@@ -139,6 +141,7 @@ def test_a_prefix_that_spreads_the_keys_of_a_server_that_is_a_node(
         assert node.client().dbsize() == 0
 
 
+@pytest.mark.thorough
 def test_a_subscription_follows(healed: Cluster) -> None:
     store = Store(healed.url)
     store.run(PING)

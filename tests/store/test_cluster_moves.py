@@ -232,6 +232,7 @@ def _calls(node: Node) -> int:
         return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_a_line_drains_while_its_slot_moves(
     moved: Cluster, redis_url: str, start_worker: StartWorker, *, atomic: bool

@@ -124,6 +124,7 @@ def test_a_connection_that_one_shard_finds_closed_is_news_to_the_others(
     assert site.handle(near[1]).try_acquire()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "key by key"])
 def test_the_slot_of_a_shard_moves(
@@ -164,6 +165,7 @@ def test_the_slot_of_a_shard_moves(
     assert not any(store.breaker.is_open for store in site.stores.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "partitioned"])
 def test_only_the_shards_of_a_lost_node_have_an_outage(
     cluster: Cluster, make_site: Callable[[float], Site], by: signal.Signals

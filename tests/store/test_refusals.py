@@ -144,6 +144,7 @@ def test_lines_drain_where_memory_is_full(command: Path, start_server: StartServ
     lines.close()
 
 
+@pytest.mark.thorough
 def test_a_refusal_that_cannot_be_counted_is_a_refusal(
     command: Path, start_server: StartServer, end_of: MakeEnd
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_pause_is_lifted_where_what_waits_behind_it_fills_the_memory(
     lines.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
 def test_a_server_that_has_come_back_and_loads_what_it_had(
     start_server: StartServer, end_of: MakeEnd, kind: str

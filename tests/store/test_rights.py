@@ -112,6 +112,7 @@ def test_every_operation(guarded: Guarded, end_of: MakeEnd) -> None:
     assert guarded.refused() == []
 
 
+@pytest.mark.thorough
 def test_other_keys_and_commands_are_refused(guarded: Guarded, end_of: MakeEnd) -> None:
     with pytest.raises(StoreError, match="permissions"):
         end_of(Limiter(guarded.url, {"api": "1/s"}, prefix="{other}"))["api"].try_acquire()
@@ -128,6 +129,7 @@ def test_a_sleeping_worker_is_woken(guarded: Guarded) -> None:
     assert guarded.refused() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_tasks_wait(guarded: Guarded, redis_url: str, start_worker: StartWorker) -> None:
     queue = Queue(redis_url, guarded.url, redis_url)
@@ -175,6 +177,7 @@ def test_tasks_wait_until_a_missing_right_is_given(
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_a_worker_says_at_its_start_which_rights_are_missing(
     guarded: Guarded, redis_url: str, start_worker: StartWorker

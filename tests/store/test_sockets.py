@@ -24,6 +24,7 @@ def path(start_server: StartServer, tmp_path: Path) -> str:
     return path
 
 
+@pytest.mark.thorough
 def test_a_socket(path: str, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(f"unix://{path}?db=2", {"api": "1/h burst 100"}))
     assert [limiter["api"].try_acquire().remaining for _ in range(3)] == [99, 98, 97]

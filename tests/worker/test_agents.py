@@ -48,6 +48,7 @@ def wait_for_use(used: int) -> None:
     wait_until(is_counted, "refunds")  # a result is stored before its task ends
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [0, -300, 300])
 def test_estimates_settle_after_a_wait_in_a_line(
     begin: Callable[..., Worker], vendor: OpenAI, change: int
@@ -100,6 +101,7 @@ def test_six_calls_are_paid_once(begin: Callable[..., Worker], vendor: OpenAI) -
     assert len(vendor.requests) == 30
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "threads")
 def test_eight_calls_at_once_are_paid_once(
     begin: Callable[..., Worker], vendor: OpenAI, pool: str
@@ -110,6 +112,7 @@ def test_eight_calls_at_once_are_paid_once(
     assert len(vendor.requests) == 24
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_does_not_pay_again(begin: Callable[..., Worker], vendor: OpenAI) -> None:
     """Without ``acks_late`` its task is lost, once the server knows that it has started."""
     worker = begin(concurrency=1, hostname="one@localhost")
@@ -165,6 +168,7 @@ class Narrow(OpenAI):
         return Reply(429, {"error": error}) if is_refused else self.success(request)
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork")
 def test_adaptive_slots_follow_an_api_that_answers_three_at_once(
     begin: Callable[..., Worker], pool: str

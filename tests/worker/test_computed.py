@@ -173,6 +173,7 @@ def test_who_sends_a_task_to_its_line_computes_its_limits(
     assert site.notes("calls") == ["ada"] * 3
 
 
+@pytest.mark.thorough
 def test_the_limit_of_a_key_is_looked_up_once_and_then_every_so_often(
     site: Site, begin: Callable[..., Worker]
 ) -> None:
@@ -201,6 +202,7 @@ def test_the_limit_of_a_key_is_looked_up_once_and_then_every_so_often(
     wait_until(lambda: site.notes("lookups").count("ada") >= calls, "it is looked up")
 
 
+@pytest.mark.thorough
 def test_a_lookup_that_fails_or_is_slow_concerns_only_its_tasks(
     site: Site, begin: Callable[..., Worker]
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_lookup_that_fails_or_is_slow_concerns_only_its_tasks(
     user.delay("ada").get(timeout=30)
 
 
+@pytest.mark.thorough
 def test_each_connection_to_the_broker_looks_keys_up_in_the_same_threads(
     own_server: Server, start_worker: StartWorker
 ) -> None:

@@ -76,6 +76,7 @@ def deploys(redis_url: str, start_worker: StartWorker) -> Deploys:
     return Deploys(redis_url, start_worker)
 
 
+@pytest.mark.thorough
 def test_tasks_that_only_the_new_code_knows_are_left_to_it(deploys: Deploys) -> None:
     deploys.limiter.register()
     deploys.limiter["api"].pause(3600)

@@ -417,6 +417,7 @@ def test_a_server_that_evicts_a_key_of_lines_loses_no_task(site: Site, key: str,
     assert [one.get(timeout=SECONDS) for one in sent] == ["ran"] * 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_pickled_message_is_refused_by_a_worker_that_takes_none(
     site: Site, server_url: str, tmp_path: Path, protocol: int

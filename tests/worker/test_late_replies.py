@@ -127,6 +127,7 @@ def check(bench: Bench, calm: list[dict[str, float]], stops: list[dict[str, floa
     assert set(bench.starts().values()) == {1}
 
 
+@pytest.mark.thorough
 def test_a_server_that_stalls_holds_up_no_other_task(bench: Bench) -> None:
     """As one does that forks to save its data. It is no outage."""
     calm, stops = [], []
@@ -147,6 +148,7 @@ def test_a_server_that_is_lost_holds_up_no_other_task(bench: Bench) -> None:
     check(bench, calm, stops)
 
 
+@pytest.mark.thorough
 def test_a_task_that_goes_back_to_its_line_while_its_server_stalls_holds_up_no_other(
     bench: Bench,
 ) -> None:
@@ -167,6 +169,7 @@ def test_a_task_that_goes_back_to_its_line_while_its_server_stalls_holds_up_no_o
     check(bench, calm, stops)
 
 
+@pytest.mark.thorough
 def test_a_slow_server_lets_no_task_wait_in_a_line_whose_limit_has_room(
     redis_url: str, own_server: Server, proxy: Proxy
 ) -> None:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.workers
 TASKS = 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "end"), [("failed", "FAILURE"), ("dropped", "REVOKED")])
 def test_they_come_again_until_their_result_is_stored(
     redis_url: str, start_worker: StartWorker, name: str, end: str
@@ -39,6 +40,7 @@ def test_they_come_again_until_their_result_is_stored(
     client.close()
 
 
+@pytest.mark.thorough
 def test_a_task_that_has_expired_keeps_no_process(
     redis_url: str, start_worker: StartWorker
 ) -> None:

@@ -42,6 +42,7 @@ def test_tasks_wait_in_their_line_whichever_sdk_sends(
     assert "waits for limit 'api'" in worker.log()
 
 
+@pytest.mark.thorough
 def test_the_last_429_names_the_task_that_met_it(
     redis_url: str, start_worker: StartWorker, api: Api
 ) -> None:

@@ -85,6 +85,7 @@ def test_claims_of_a_dead_worker_come_back_though_the_clock_steps_back(
     bench.until_started("slotted", 4)
 
 
+@pytest.mark.thorough
 def test_a_clock_that_jumps_forward_gives_each_slot_once_more(
     bench: Bench, clock_server: ServerWithClock
 ) -> None:

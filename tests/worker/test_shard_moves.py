@@ -52,6 +52,7 @@ def all_run_once(bench: Bench, throttle: Throttle) -> None:
     assert bench.records("mail") == sorted(str(number) for number in range(TASKS))
 
 
+@pytest.mark.thorough
 def test_waiting_tasks_go_where_the_limit_is(bench: Bench, throttle: Throttle) -> None:
     start(bench)
     bench.send("mail", range(TASKS))
@@ -93,6 +94,7 @@ def run_steps(plan: Any, steps: int) -> bool:
     return False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut_off", [0, 1])
 def test_a_worker_with_an_old_epoch_follows(bench: Bench, throttle: Throttle, cut_off: int) -> None:
     """It stood still during the move: its definitions, its map and its claims are old."""
@@ -112,6 +114,7 @@ def test_a_worker_with_an_old_epoch_follows(bench: Bench, throttle: Throttle, cu
     all_run_once(bench, throttle)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_does_not_have_the_shard_forbids_the_move(
     bench: Bench, throttle: Throttle
 ) -> None:
@@ -124,6 +127,7 @@ def test_a_worker_that_does_not_have_the_shard_forbids_the_move(
         throttle.move_to_shard("mail", "erp")
 
 
+@pytest.mark.thorough
 def test_limits_of_one_task_move_together(throttle: Throttle) -> None:
     @throttle.app.task(throttle=["mail", "tenant"], name="tests.both")
     def both() -> None: ...

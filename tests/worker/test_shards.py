@@ -185,6 +185,7 @@ def test_each_shard_decides_by_its_own_server(bench: Bench) -> None:
     assert bench.records("mail") == [str(number) for number in range(TASKS)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("lost", "living"), [("erp", "mail"), ("mail", "erp")])
 def test_only_the_shard_of_a_lost_server_is_in_outage_mode(
     bench: Bench, lost: str, living: str
@@ -209,6 +210,7 @@ def test_only_the_shard_of_a_lost_server_is_in_outage_mode(
     assert bench.records(living) == [str(number) for number in range(TASKS)]
 
 
+@pytest.mark.thorough
 def test_a_call_within_a_task_of_another_shard_waits_in_place(bench: Bench) -> None:
     """No run could begin with units of both shards, so the task does not step out."""
     bench.start(bench.erp_shard, {**LIMITS, "mail": "1000/s burst 1000", "erp": "5/s burst 1"})
@@ -218,6 +220,7 @@ def test_a_call_within_a_task_of_another_shard_waits_in_place(bench: Bench) -> N
     assert bench.records("begun") == bench.records("inside")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ref", [None, "erp"])
 def test_drain_moves_the_tasks_of_all_shards(bench: Bench, ref: str | None) -> None:
     worker = bench.start(bench.erp_shard)
@@ -248,6 +251,7 @@ def test_drain_moves_the_tasks_of_all_shards(bench: Bench, ref: str | None) -> N
     bench.close_throttle(throttle)
 
 
+@pytest.mark.thorough
 def test_a_rules_file_is_divided_among_the_shards(bench: Bench, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[limits]\nmail = "1/h burst 1"\nerp = "4/h burst 4"\n')
@@ -280,6 +284,7 @@ def test_a_shard_that_lost_its_data_gets_the_rules_again(bench: Bench, tmp_path:
     assert len(bench.records("erp")) == 5
 
 
+@pytest.mark.thorough
 def test_a_task_with_limits_of_two_shards_fails(bench: Bench) -> None:
     worker = bench.start(bench.erp_shard)
     bench.send("both", range(1))
@@ -296,6 +301,7 @@ def test_a_task_with_limits_of_two_shards_fails(bench: Bench) -> None:
     assert bench.records("both") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", ["mail", "erp"])
 def test_the_shard_where_other_processes_have_put_a_limit_decides(bench: Bench, limit: str) -> None:
     """The settings of the worker say the other one."""
@@ -318,6 +324,7 @@ def test_the_shard_where_other_processes_have_put_a_limit_decides(bench: Bench, 
     home_store_of(other).close()
 
 
+@pytest.mark.thorough
 def test_a_limit_in_an_unknown_shard_waits_for_another_worker(bench: Bench) -> None:
     """A worker of before a deployment fails no task that the others run."""
     url = bench.servers["mail"].url
@@ -340,6 +347,7 @@ def test_a_limit_in_an_unknown_shard_waits_for_another_worker(bench: Bench) -> N
     home_store_of(other).close()
 
 
+@pytest.mark.thorough
 def test_workers_repeat_where_limits_are_when_the_home_shard_has_lost_that(bench: Bench) -> None:
     """Or a process without the settings would be granted them in the home shard as well."""
     bench.start(bench.erp_shard)
@@ -356,6 +364,7 @@ def test_workers_repeat_where_limits_are_when_the_home_shard_has_lost_that(bench
     assert len(bench.records("erp")) == 2
 
 
+@pytest.mark.thorough
 def test_a_limit_divided_by_key(bench: Bench) -> None:
     bench.start({"tenants": {"limits": ["tenant"], "by_key": 4}})
     for _ in range(2):
@@ -381,6 +390,7 @@ def test_a_limit_divided_by_key(bench: Bench) -> None:
     assert bench.records("tenant") == [str(number) for number in range(TASKS)]
 
 
+@pytest.mark.thorough
 def test_a_function_gives_limits_to_the_keys_of_all_shards(bench: Bench) -> None:
     url = bench.servers["erp"].url
     bench.put_limits(dict.fromkeys(range(TASKS), "2/h burst 2"))
@@ -399,6 +409,7 @@ def test_a_function_gives_limits_to_the_keys_of_all_shards(bench: Bench) -> None
     bench.has_run("tenant", 4 * (TASKS + 1))
 
 
+@pytest.mark.thorough
 def test_a_function_gives_limits_to_keys_of_a_limit_that_has_moved(bench: Bench) -> None:
     """The worker learns of the move when it puts the limit of a new key in force."""
     home_url, url = bench.servers["mail"].url, bench.servers["erp"].url
@@ -418,6 +429,7 @@ def test_a_function_gives_limits_to_keys_of_a_limit_that_has_moved(bench: Bench)
         store.close()
 
 
+@pytest.mark.thorough
 def test_a_shard_that_lost_the_limits_of_its_keys_gets_them_again(bench: Bench) -> None:
     url = bench.servers["erp"].url
     bench.put_limits({0: "3/h burst 3"})
@@ -434,6 +446,7 @@ def test_a_shard_that_lost_the_limits_of_its_keys_gets_them_again(bench: Bench) 
     bench.has_run("tenant", 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [{}, {"tenants": {"limits": ["tenant"], "by_key": 6}}])
 def test_a_worker_that_stands_still_loses_no_unit(bench: Bench, shards: dict[str, Any]) -> None:
     """A key has one unit an hour: its task would wait for the next one."""
@@ -442,6 +455,7 @@ def test_a_worker_that_stands_still_loses_no_unit(bench: Bench, shards: dict[str
     bench.has_run("tenant", 30)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("busy", ["2 at once", "1000/s burst 1000"])
 def test_a_busy_shard_does_not_starve_another(bench: Bench, busy: str) -> None:
     """Each end of a task releases a slot, say, for which the next task of its line waits."""
@@ -460,6 +474,7 @@ def test_a_busy_shard_does_not_starve_another(bench: Bench, busy: str) -> None:
     bench.has_run("mail", 100)
 
 
+@pytest.mark.thorough
 def test_a_killed_server_costs_the_other_shards_nothing(bench: Bench) -> None:
     """The rate is at least 0.98 of that before."""
     rate, tasks = 40, 240

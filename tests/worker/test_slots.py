@@ -145,6 +145,7 @@ def test_tasks_that_waited_for_a_process_go_behind_those_in_line(
     client.delete("slots-notes")
 
 
+@pytest.mark.thorough
 def test_leases_go_on_while_a_task_keeps_its_worker_busy(
     redis_url: str, client: Any, fleet: Fleet
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_thousand_tasks_that_meet_a_limit_hold_no_process(
     assert len(site.notes("begin")) <= 2 * 1000
 
 
+@pytest.mark.thorough
 def test_on_every_pool(site: Site, begin: Callable[..., Worker], pool: str) -> None:
     begin(pool=pool, concurrency=4)
     # asyncio.run() takes a thread for itself, which greenlets share.
@@ -168,6 +169,7 @@ def test_limits_that_are_requested_one_after_the_other(
     assert Counter(note["task"] for note in done) == {"two": 15, "same": 50}
 
 
+@pytest.mark.thorough
 def test_more_units_than_a_limit_has_at_once_are_waited_for_in_place(
     site: Site, begin: Callable[..., Worker]
 ) -> None:
@@ -258,6 +260,7 @@ def test_a_refusal_of_the_api_stops_all_workers(
     assert len(sent) == 251
 
 
+@pytest.mark.thorough
 def test_a_refusal_of_the_api_where_the_task_has_the_limit_too(
     site: Site, begin: Callable[..., Worker], api: Api
 ) -> None:
@@ -283,6 +286,7 @@ def test_a_task_that_meets_a_limit_while_its_worker_ends(
     assert sorted(note["number"] for note in done) == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "threads")
 def test_a_worker_that_ends_while_its_server_is_slow_loses_none_that_wait_for_a_decision(
     redis_url: str, site: Site, start_worker: StartWorker, own_server: Server, pool: str
@@ -307,6 +311,7 @@ def test_a_worker_that_ends_while_its_server_is_slow_loses_none_that_wait_for_a_
     assert sorted(note["number"] for note in done) == [*range(4)]
 
 
+@pytest.mark.thorough
 def test_where_tasks_wait_at_the_broker(site: Site, begin: Callable[..., Worker]) -> None:
     """They go back to it, if they are acknowledged: what they met goes with them."""
     begin(env={"INSIDE_WAITING": "broker"})
@@ -396,6 +401,7 @@ def test_what_the_api_refused_is_sent_again_by_the_next_run(
     assert (note["retries"], note["headers"]) == (0, None)
 
 
+@pytest.mark.thorough
 def test_an_address_that_always_refuses_keeps_no_task_going(
     site: Site, begin: Callable[..., Worker], api: Api
 ) -> None:

@@ -80,6 +80,7 @@ def test_batches_take_units_for_each_of_their_tasks(site: Site, name: str) -> No
     assert ran[-1][1] - began > 50 / 20
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork")
 def test_a_batch_holds_slots_until_its_messages_are_acknowledged(site: Site) -> None:
     """So no batch has more tasks than there are slots, and no two are there at the same time."""
@@ -89,6 +90,7 @@ def test_a_batch_holds_slots_until_its_messages_are_acknowledged(site: Site) -> 
     assert max(int(one) for one, _ in site.notes("slow")) <= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork")
 def test_a_task_whose_starts_do_not_pass_the_gate_is_reported(site: Site) -> None:
     """Once in the log, and in ``ls``. A task whose starts do is not, whatever its strategy is."""
@@ -112,6 +114,7 @@ def test_a_task_whose_starts_do_not_pass_the_gate_is_reported(site: Site) -> Non
     assert shown.count(text) == log.count(text) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "solo", "gevent")
 def test_a_strategy_is_called_once_for_each_start(site: Site) -> None:
     """It sees no error of ours. The limit, which all share, lets 5 start, and then 20 a second."""

@@ -248,6 +248,7 @@ def withdraw(app: Any, task_id: str) -> None:
     app.throttle.store.run(withdraw_call(keys, "w", queue, 1, [task_id], lease=1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["few", "shared", "keys"])
 def test_a_publisher_holds_where_a_limit_has_no_room(app: Any, name: str) -> None:
     sending = threading.Thread(

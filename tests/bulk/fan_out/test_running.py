@@ -65,6 +65,7 @@ def test_every_end_of_a_task_is_counted_once(
     client.flushall()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["cold shutdown", "time limit"])
 def test_a_task_that_comes_again_has_not_ended(
     client: Any, redis_url: str, start_worker: StartWorker, how: str

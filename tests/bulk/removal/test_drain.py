@@ -163,6 +163,7 @@ def test_a_queue_that_the_app_does_not_have(make_site: MakeSite) -> None:
     assert site.waiting() == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("queue", ["", None, 5])
 def test_a_queue_has_a_name(site: Site, queue: Any) -> None:
     site.send(3)
@@ -336,6 +337,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseExcept
     monkeypatch.setattr(PUBLISH, failing)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ConnectionResetError("gone")], ids=repr)
 def test_what_was_not_sent_is_at_the_head_of_its_line(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: BaseException
@@ -400,6 +402,7 @@ def test_a_crash_between_the_broker_and_the_server(site: Site, redis_url: str) -
     assert ids(site.at_broker()) == sent, "that batch twice"
 
 
+@pytest.mark.thorough
 def test_the_lease_is_renewed_while_the_broker_is_slow(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +460,7 @@ def test_a_lost_reply_costs_nothing(site: Site, monkeypatch: pytest.MonkeyPatch)
     assert ids(site.at_broker()) == sent
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_lost_for_good(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -514,6 +518,7 @@ def test_without_a_server_of_limits(make_site: MakeSite) -> None:
     assert site.throttle.count_waiting().waiting == 0
 
 
+@pytest.mark.thorough
 def test_a_broker_that_cannot_be_reached(site: Site) -> None:
     site.send(2)
     site.park()

@@ -69,6 +69,7 @@ def test_messages_and_waiting_tasks_are_discarded(site: Site) -> None:
     assert site.throttle.purge() == 0
 
 
+@pytest.mark.thorough
 def test_other_queues_are_left_alone(site: Site) -> None:
     site.park(5)
     assert site.throttle.purge("other") == 0
@@ -77,12 +78,14 @@ def test_other_queues_are_left_alone(site: Site) -> None:
     site.assert_nothing_is_left()
 
 
+@pytest.mark.thorough
 def test_one_queue_by_its_name(site: Site) -> None:
     site.park(5)
     assert site.throttle.purge("celery") == 5
     site.assert_nothing_is_left()
 
 
+@pytest.mark.thorough
 def test_celery_leaves_the_tasks_in_lines_alone(site: Site) -> None:
     site.park(5)
     site.send(1)

@@ -85,6 +85,7 @@ def test_counters_agree_with_the_tasks_that_ran(
     assert "secret" not in page.text
 
 
+@pytest.mark.thorough
 def test_tasks_that_wait_and_are_revoked(
     app: Any, redis_url: str, start_worker: StartWorker
 ) -> None:

@@ -32,6 +32,7 @@ def test_its_unit_is_given_back(redis_url: str, pool: str, start_worker: StartWo
     assert limit.peek(0).remaining == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "threads")
 def test_its_unit_does_not_wait_for_a_process(
     own_server: Server, erp_server: Server, pool: str, start_worker: StartWorker

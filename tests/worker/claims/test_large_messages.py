@@ -34,6 +34,7 @@ def large_replies(client: Any) -> list[Any]:
     return [[entry[2], entry[3][:2]] for entry in found]
 
 
+@pytest.mark.thorough
 def test_a_worker_claims_a_few_at_a_time(
     own_server: Server, client: Any, start_worker: StartWorker
 ) -> None:

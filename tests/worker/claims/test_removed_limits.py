@@ -58,6 +58,7 @@ def test_tasks_that_wait_at_a_limit_they_have_no_more(
     assert "WARNING" not in worker.log().partition("ready.")[2]
 
 
+@pytest.mark.thorough
 def test_the_limit_that_the_code_has_no_more_is_kept_for_those_that_wait(deploys: Deploys) -> None:
     wait_in_line(deploys, "kept", 11)
     deploys.worker("none")
@@ -119,6 +120,7 @@ def unreachable(request: pytest.FixtureRequest) -> Iterator[str]:
         yield f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0"
 
 
+@pytest.mark.thorough
 def test_a_worker_without_limits_whose_server_is_out(deploys: Deploys, unreachable: str) -> None:
     env = {"VERSION": "none", "THROTTLE_URL": unreachable}
     with Worker("tests.apps.versions", deploys.url, env=env) as worker:

@@ -74,6 +74,7 @@ def test_it_does_not_start_what_it_claimed_before(
     assert [row["number"] for row in bench.starts("early")] == [0, 1]
 
 
+@pytest.mark.thorough
 def test_it_takes_no_other_for_dead_that_was_stopped_as_well(
     bench: Bench, own_server: Server
 ) -> None:
@@ -102,6 +103,7 @@ def test_it_takes_no_other_for_dead_that_was_stopped_as_well(
     assert "is gone" not in idle.log()
 
 
+@pytest.mark.thorough
 def test_a_solo_worker_reports_a_start_before_the_task_ends(
     bench: Bench, own_server: Server
 ) -> None:

@@ -76,6 +76,7 @@ def test_each_message_and_each_subscription_wakes(own_server: Server, listener: 
     assert listener.wakeups == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reset", [False, True])
 def test_it_subscribes_again_after_the_server_was_lost(
     own_server: Server, listener: Listener, *, reset: bool

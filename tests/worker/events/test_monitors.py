@@ -105,6 +105,7 @@ def test_without_limits(monitors: Monitors) -> None:
     monitors.check("plain", started=COUNT)
 
 
+@pytest.mark.thorough
 def test_that_wait_run_and_succeed(monitors: Monitors) -> None:
     with monitors.paused("sleeps"):
         tasks = monitors.send(monitored.sleeps, 1)
@@ -143,6 +144,7 @@ def test_a_pause_without_an_end(monitors: Monitors) -> None:
     monitors.check("endless", started=1, received=1)
 
 
+@pytest.mark.thorough
 def test_that_are_revoked_while_they_wait(monitors: Monitors) -> None:
     with monitors.paused("waits"):
         tasks = monitors.send(monitored.waits)
@@ -193,6 +195,7 @@ def test_that_may_not_wait_so_long(monitors: Monitors) -> None:
     monitors.check("fails", started=1)
 
 
+@pytest.mark.thorough
 def test_that_meet_a_limit_in_the_body(monitors: Monitors) -> None:
     with monitors.paused("inside"):
         tasks = monitors.send(monitored.inside)

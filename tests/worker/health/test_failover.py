@@ -27,6 +27,7 @@ def replica(own_server: Server, tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
+@pytest.mark.thorough
 def test_reports_that_a_failover_has_lost_are_made_again(
     redis_url: str, own_server: Server, replica: Server, proxy: Proxy
 ) -> None:

@@ -45,6 +45,7 @@ def membership(own_server: Server, called: list[str]) -> Iterator[Membership]:
     throttle.store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_a_lost_server_is_called_until_it_is_back(
     own_server: Server, membership: Membership, called: list[str], *, is_watched: bool

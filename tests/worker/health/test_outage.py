@@ -67,6 +67,7 @@ def test_workers_enforce_shares_during_an_outage_and_return_to_the_server(
         assert "Traceback" not in log
 
 
+@pytest.mark.thorough
 def test_a_worker_that_starts_during_an_outage_joins_the_server_later(
     bench: Bench, own_server: Server
 ) -> None:
@@ -119,6 +120,7 @@ def test_during_an_outage_the_limit_of_the_code_is_enforced(
     assert bench.starts("slotted") == []
 
 
+@pytest.mark.thorough
 def test_slots_are_divided_and_reported_after_the_outage(bench: Bench, own_server: Server) -> None:
     bench.start_workers(2)
     bench.until_each_knows_all()
@@ -137,6 +139,7 @@ def test_slots_are_divided_and_reported_after_the_outage(bench: Bench, own_serve
     assert Counter(row["number"] for row in bench.starts("slotted")) == Counter(range(40))
 
 
+@pytest.mark.thorough
 def test_a_server_that_has_forgotten_everything_is_told_again(
     bench: Bench, own_server: Server
 ) -> None:
@@ -170,6 +173,7 @@ def test_slots_of_running_tasks_outlive_what_the_server_forgets(
         bench.until(lambda: not client.exists("{throttle}:entries:slots"), "they are given back")
 
 
+@pytest.mark.thorough
 def test_claims_are_renewed_as_soon_as_the_server_is_back(
     redis_url: str, own_server: Server
 ) -> None:
@@ -209,6 +213,7 @@ def seconds_of_plain_tasks(bench: Bench, numbers: range) -> float:
     return float(bench.starts("plain")[-1]["at"]) - began
 
 
+@pytest.mark.thorough
 def test_a_dead_line_stops_no_task_without_limits(redis_url: str, own_server: Server) -> None:
     proxy = Proxy(own_server.port)
     with Bench(redis_url, proxy.url) as bench:

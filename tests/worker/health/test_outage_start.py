@@ -77,6 +77,7 @@ def test_a_worker_that_knows_no_number_waits_for_the_grace_period(
             assert "throttle_outage_workers" in line
 
 
+@pytest.mark.thorough
 def test_the_wait_ends_when_the_server_reports_the_number(
     redis_url: str, own_server: Server
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_durable_server_passes_all_checks(own_server: Server) -> None:
         assert "Server redis://" not in started.log()
 
 
+@pytest.mark.thorough
 @pytest.mark.workers
 def test_a_lost_server_is_refused_only_if_checks_are_errors(
     own_server: Server, redis_url: str

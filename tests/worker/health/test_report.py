@@ -65,6 +65,7 @@ def test_limits_in_force_are_logged_at_the_start(
     )
 
 
+@pytest.mark.thorough
 def test_changes_and_waiting_tasks_are_logged(
     redis_url: str, throttle: Throttle, start_worker: StartWorker
 ) -> None:
@@ -97,6 +98,7 @@ def test_many_workers_that_begin_at_one_time_do_not_report_at_one_time(
     assert {reports() for _ in range(20)} == shares
 
 
+@pytest.mark.thorough
 def test_tasks_that_no_worker_takes(
     redis_url: str, throttle: Throttle, start_worker: StartWorker
 ) -> None:

@@ -65,6 +65,7 @@ def test_autoscale_starts_processes_for_tasks_in_lines(stage: Stage) -> None:
     assert Counter(stage.begun()) == Counter(range(12))
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "gevent")
 def test_autoscale_ignores_tasks_in_lines_until_their_limit_allows_them(stage: Stage) -> None:
     stage.limiter["quota"].try_acquire(100)

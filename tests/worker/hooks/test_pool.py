@@ -118,6 +118,7 @@ def late_after_busy_tasks(stage: Stage, pool: str, number: int) -> float:
     return late(stage.until_begun(tasks), 10, burst=12)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("worker")
 def test_a_line_has_its_turn_among_tasks_without_limits(stage: Stage, pool: str) -> None:
     line, others = range(10), range(100, 100 + 60 * SIZES[pool])
@@ -147,6 +148,7 @@ def test_many_keys_use_their_quota(stage: Stage) -> None:
     assert stage.until_begun(tasks, 120)[-1][0] - began < 3 * ((each - 1) / rate + takes)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("worker")
 def test_many_keys_that_are_due_at_once(stage: Stage) -> None:
@@ -184,6 +186,7 @@ def test_tasks_that_end_do_not_call_the_next(stage: Stage) -> None:
     assert max(int(depth) for depth in stage.client.smembers("pools-depths")) < 150
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("prefork", "solo", "threads")
 def test_a_broker_without_an_event_loop(
     redis_url: str, start_worker: StartWorker, pool: str, tmp_path: Path

@@ -126,6 +126,7 @@ def until(true: Callable[[], Any], what: str) -> None:
     wait_until(true, what, SECONDS)
 
 
+@pytest.mark.thorough
 def test_after_a_warm_shutdown_the_next_worker_goes_on_at_once(stage: Stage) -> None:
     told: list[float] = []
 
@@ -194,6 +195,7 @@ def stopped(stage: Stage, stop: Callable[[Worker], Any], rate: str) -> None:
     until(stage.nothing_is_held, "all is given back")
 
 
+@pytest.mark.thorough
 def test_a_cold_shutdown_does_to_running_tasks_what_it_does_to_those_without_limits(
     stage: Stage, pool: str
 ) -> None:

@@ -47,6 +47,7 @@ def fullest_second(starts: list[float]) -> int:
     return max(sum(first <= one <= first + 1 for one in starts) for first in starts)
 
 
+@pytest.mark.thorough
 def test_never_over_where_celery_allows_more(run: Run) -> None:
     """A closed second may hold two admissions at 1/s."""
     assert fullest_second(run("below", 8)) <= 2

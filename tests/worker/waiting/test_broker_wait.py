@@ -186,6 +186,7 @@ def test_a_worker_prefetches_few_of_the_others(
         assert received() <= 24
 
 
+@pytest.mark.thorough
 def test_after_an_outage_each_is_decided_about_once_more(
     redis_url: str, own_server: Server
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_newest_of_each_key_runs(shop: Shop) -> None:
         assert shop.limiter["search"].status().totals.replaced == SURPLUS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "first", "last", "kept_version"),
     [
@@ -128,6 +129,7 @@ def index(shop: Shop) -> Iterator[Any]:
         yield index
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_while_it_ends_tasks_loses_none(shop: Shop, index: Any) -> None:
     with shop.worker():
         sent = shop.send(index, 0)
