@@ -34,7 +34,7 @@ class FanOutParts:
 
     Args:
         throttle: the limits of the app.
-        name: that of the fan-out.
+        name: of the fan-out.
         shards: names of shards in which it is known to be; None to look for it in all shards.
 
     Attributes:

@@ -8,7 +8,6 @@ late, as most processes never need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from celery_throttle.bulk.removal.counts import Removal, find_tasks, reachable_first
@@ -58,21 +57,13 @@ def _check_queue(queue: object) -> None:
 
 
 def drop(
-    throttle: AppLimits,
-    ref: LimitRef | None,
-    reason: str,
-    by: str | None,
-    progress: ReportProgress | None,
+    throttle: AppLimits, ref: LimitRef | None, author: Author, progress: ReportProgress | None
 ) -> Removal:
     """Discard waiting tasks; ``ref``: as for :func:`drain`."""
     from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
-    author, parts = Author.of(by, reason), throttle.parts_by_name
-
-    def revoke(part: AppLimits) -> Revoker:
-        return Revoker(part, parts, reason)
-
-    return _remove(throttle, ref, revoke, author, progress)
+    parts, reason = throttle.parts_by_name, str(author.reason)
+    return _remove(throttle, ref, lambda part: Revoker(part, parts, reason), author, progress)
 
 
 def _remove(
@@ -86,14 +77,9 @@ def _remove(
     done = Removal(0, 0, 0, 0)
     parts = throttle.parts_with(ref) if throttle.settings.has_server else []
     for part in reachable_first(parts):
-        report = progress and partial(_report, progress, done.removed + done.failed)
-        done += _remove_from_shard(part, ref, make_disposal(part), author, report)
+        seen = done.removed + done.failed
+        done += _remove_from_shard(part, ref, make_disposal(part), author, progress, before=seen)
     return done
-
-
-def _report(progress: ReportProgress, before: int, seen: int, total: int) -> None:
-    """Report the progress in one shard; ``before``: the number of tasks in earlier shards."""
-    progress(before + seen, before + total)
 
 
 def _remove_from_shard(
@@ -102,8 +88,10 @@ def _remove_from_shard(
     disposal: Disposal,
     author: Author,
     progress: ReportProgress | None,
+    *,
+    before: int,
 ) -> Removal:
-    """Withdraw the tasks that wait now in one shard.
+    """Withdraw the tasks that wait now in one shard; ``before``: tasks seen in earlier shards.
 
     What was done is noted in the log of changes, also if it is interrupted.
     """
@@ -116,7 +104,7 @@ def _remove_from_shard(
             for queue in found.queues:
                 for seen in withdrawal.remove(queue, found.found_at):
                     if progress is not None:
-                        progress(seen, max(seen, found.total))
+                        progress(before + seen, before + max(seen, found.total))
     finally:
         if withdrawal.removed:
             what = f"{count(withdrawal.removed, 'task')}{disposal.target}"
