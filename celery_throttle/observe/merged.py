@@ -221,7 +221,7 @@ _MERGES: Mapping[type, Callable[[Sequence[Any]], Any] | Mapping[str, FieldMerge]
         "records": lambda found: [*chain(*found)],
         "keys": merge,
     },
-    WaitingPage: {"waiting": sum, "tasks": join_items, "next": lambda _: None},
+    WaitingPage: {"waiting": sum, "tasks": join_items},
     TaskStatus: lambda parts: next((one for one in parts if one.location != "unknown"), parts[0]),
     # Each shard knows the whole file, and the reports of all workers.
     RulesStatus: {"others": join_items},
