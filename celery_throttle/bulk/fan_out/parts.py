@@ -71,13 +71,12 @@ class FanOutParts:
             self.unreachable[shard] = StoreUnavailableError(text)
             return
         try:
-            now, paused, record = limits.run_plan(read_fan_out(limits.observer, self._name))
+            progress, record = limits.run_plan(read_fan_out(limits.observer, self._name))
         except UnknownFanOutError:
             self.missing.add(shard)
         except StoreUnavailableError as error:
             self.unreachable[shard] = error
         else:
-            progress = Progress.read(self._name, now, paused, record)
             shards = tuple(record.get("shards", "").split())
             self.found[shard] = FanOutPart(limits, progress, int(record.get("marked", 0)), shards)
 

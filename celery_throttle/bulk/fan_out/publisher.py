@@ -146,21 +146,14 @@ class Publisher:
         """Whether the fan-out has been cancelled meanwhile."""
         return any(part.cancelled for part in self._parts.values())
 
-    def _begin(self) -> None:
-        """Open the parts that the fan-out has.
-
-        Without shards it is opened before the first signature is read, which may take long.
-        """
-        if self._throttle.parts is None:
+    def publish(self, signatures: Iterable[Signature]) -> FanOut:
+        """Send all tasks, or those before the first that raises an error; return the handle."""
+        if self._throttle.parts is None:  # before the first signature is read: that may take long
             self._open("")
         elif not self._is_unique:
             found = FanOutParts(self._throttle, self._name)
             if found.found:
                 self._adopt(found)
-
-    def publish(self, signatures: Iterable[Signature]) -> FanOut:
-        """Send all tasks, or those before the first that raises an error; return the handle."""
-        self._begin()
         try:
             self._send_all(signatures)
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
