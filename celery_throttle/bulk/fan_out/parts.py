@@ -15,7 +15,7 @@ from typing import NamedTuple
 from celery_throttle.errors import StoreUnavailableError, UnknownFanOutError
 from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
+from celery_throttle.observe.status.fan_outs import Progress, merge_progress, read_fan_out
 from celery_throttle.operations.fan_outs import unknown_fan_out_error
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -104,7 +104,7 @@ class FanOutParts:
     def progress(self) -> Progress:
         """Return the progress of the whole fan-out."""
         parts = [part.progress for part in self.found.values()]
-        return Progress.merge(parts, sorted(self.unreachable), sorted(self.missing))
+        return merge_progress(parts, sorted(self.unreachable), sorted(self.missing))
 
 
 def shard_of_limits(throttle: AppLimits, refs: Sequence[LimitRef]) -> str:

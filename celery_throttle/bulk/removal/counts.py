@@ -58,11 +58,7 @@ class Removal:
     claimed: int
     elsewhere: int
 
-    def __add__(self, other: Removal) -> Removal:
-        """Return the outcome of both, in two shards.
-
-        :meta private:
-        """
+    def __add__(self, other: Removal) -> Removal:  # of another shard
         return Removal(*map(add, astuple(self), astuple(other)))
 
 

@@ -78,10 +78,7 @@ class ThrottleCollector(Collector):
 def make_registry(
     throttle: Observed, *, max_limits: int = MAX_LIMITS
 ) -> prometheus_client.CollectorRegistry:
-    """Return a registry that has only a :class:`ThrottleCollector` of these arguments.
-
-    :meta private:
-    """
+    """Return a registry that has only a :class:`ThrottleCollector` of these arguments."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(ThrottleCollector(throttle, max_limits=max_limits))
     return registry
@@ -106,10 +103,7 @@ def make_wsgi_app(throttle: Observed, *, max_limits: int = MAX_LIMITS) -> Callab
 def start_server(
     throttle: Observed, port: int, host: str, *, max_limits: int = MAX_LIMITS
 ) -> WSGIServer:
-    """Serve the page in threads of this process; return the server. OSError: it cannot listen.
-
-    :meta private:
-    """
+    """Serve the page in threads of this process; return the server. OSError: it cannot listen."""
     registry = make_registry(throttle, max_limits=max_limits)
     server, _ = prometheus_client.start_http_server(port, host, registry)
     return server

@@ -74,30 +74,25 @@ class Progress:
         ended = self.ended >= self.sent and not self.unreachable
         return (self.closed or self.cancelled) and ended
 
-    @classmethod
-    def merge(
-        cls,
-        parts: Sequence[Progress],
-        unreachable: Sequence[str] = (),
-        missing: Sequence[str] = (),
-    ) -> Progress:
-        """Return the progress of a fan-out with parts in several shards.
 
-        It is paused as long as all parts are, and cancelled if one is: another call of ``cancel``
-        cancels the others.
+def merge_progress(
+    parts: Sequence[Progress], unreachable: Sequence[str] = (), missing: Sequence[str] = ()
+) -> Progress:
+    """Return the progress of a fan-out with parts in several shards.
 
-        :meta private:
-        """
-        rates = [part.rate for part in parts if part.rate is not None]
-        sums = dict.fromkeys(COUNTS, sum)
-        merged = merge_fields(parts, **sums, paused=min, closed=all, cancelled=any)
-        return replace(
-            merged,
-            rate=sum(rates) if rates and not merged.cancelled else None,
-            closed=merged.closed and not unreachable,
-            unreachable=tuple(unreachable),
-            missing=tuple(missing),
-        )
+    It is paused as long as all parts are, and cancelled if one is: another call of ``cancel``
+    cancels the others.
+    """
+    rates = [part.rate for part in parts if part.rate is not None]
+    sums = dict.fromkeys(COUNTS, sum)
+    merged = merge_fields(parts, **sums, paused=min, closed=all, cancelled=any)
+    return replace(
+        merged,
+        rate=sum(rates) if rates and not merged.cancelled else None,
+        closed=merged.closed and not unreachable,
+        unreachable=tuple(unreachable),
+        missing=tuple(missing),
+    )
 
 
 def _read_progress(now: int, pause_us: int, record: Mapping[str, str]) -> Progress:
