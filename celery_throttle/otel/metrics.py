@@ -52,7 +52,7 @@ def _create_instruments(meter: Meter, metric: Metric, source: SampleSource) -> N
         else meter.create_observable_counter
     )
     for suffix in _HISTOGRAM_SUFFIXES if metric.kind == table.HISTOGRAM else ("",):
-        unit = "s" if metric.unit == "seconds" and suffix in ("", "_sum") else ""
+        unit = "s" if "seconds" in metric.name and suffix in ("", "_sum") else ""
         callback = partial(_observe, source, metric, suffix)
         create(f"{table.PREFIX}{metric.name}{suffix}", [callback], unit, metric.help)
 

@@ -83,11 +83,6 @@ class FoundTasks(NamedTuple):
     queues: list[QueueTasks]
     elsewhere: int  #: number of tasks in queues of other brokers
 
-    @property
-    def total(self) -> int:
-        """The number of tasks in queues of the app's broker."""
-        return sum(queue.total for queue in self.queues)
-
 
 def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
     """Return how many tasks need a limit, or a key of it; None: all that wait.

@@ -101,10 +101,11 @@ def _remove_from_shard(
         with withdrawal, disposal:
             withdrawal.requeue_lapsed()
             found = throttle.run_plan(find_tasks(throttle, throttle.observer, plans))
+            total = sum(queue.total for queue in found.queues)
             for queue in found.queues:
                 for seen in withdrawal.remove(queue, found.found_at):
                     if progress is not None:
-                        progress(before + seen, before + max(seen, found.total))
+                        progress(before + seen, before + max(seen, total))
     finally:
         if withdrawal.removed:
             what = f"{count(withdrawal.removed, 'task')}{disposal.target}"

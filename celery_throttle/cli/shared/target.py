@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from celery_throttle.cli.shared.exit_codes import ArgumentError
 from celery_throttle.errors import StoreUnavailableError, UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer, pair_up, read_keys
 from celery_throttle.observe.status.stored import read_names
@@ -83,11 +82,6 @@ class Target:
             throttle = self._home
         settings, given = throttle.settings, throttle.given
         return Limiter(settings.url, prefix=settings.prefix, shards=given.get("shards"))
-
-    @property
-    def code_limits(self) -> Mapping[str, Limits] | None:
-        """The limits of the app's code; None without an app."""
-        return self.throttle.code_limits if self.has_app else None
 
     def require_app(self, reason: str) -> None:
         """Raise an error unless there is an app; ``reason``: for what it is needed."""
