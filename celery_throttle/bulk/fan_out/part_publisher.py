@@ -39,11 +39,8 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 class PartPublisher:
     """Sends the tasks of one part of a fan-out.
 
-    Args:
-        limits: of the shard.
-        options: of the fan-out.
-        waiting_elsewhere: returns the number of tasks of the fan-out that wait in other shards.
-        on_hold: called while there is no room.
+    ``waiting_elsewhere``: returns the number of tasks of the fan-out that wait in other shards;
+    ``on_hold``: called while there is no room.
 
     Attributes:
         batch: the tasks that will be sent next.

@@ -32,10 +32,7 @@ class FanOutPart(NamedTuple):
 class FanOutParts:
     """Reads the parts of a fan-out, those of several shards at the same time.
 
-    Args:
-        throttle: the limits of the app.
-        name: of the fan-out.
-        shards: names of shards in which it is known to be; None to look for it in all shards.
+    ``shards``: names of those in which it is known to be; None to look for it in all shards.
 
     Attributes:
         found: its parts, by the names of their shards.

@@ -8,6 +8,7 @@ late, as most processes never need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from celery_throttle.bulk.removal.counts import Removal, find_tasks, reachable_first
@@ -118,24 +119,18 @@ def _remove_from_shard(
 
 def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     """Discard the messages of queues at the broker, and the tasks in the lines of these queues."""
+    from amqp.exceptions import NotFound  # noqa: PLC0415
+
     purged, queues = 0, [*queues]
     for queue in queues:
         _check_queue(queue)
     app: Any = throttle.app
     with app.connection_for_write() as connection:
         for queue in queues:
-            purged += _purge_messages(connection, queue)
+            # RabbitMQ may have no such queue, and closes the channel after an error.
+            with suppress(NotFound), connection.channel() as channel:
+                purged += int(channel.queue_purge(queue) or 0)
     for part in reachable_first(throttle.app_parts if throttle.settings.has_lines else []):
         for queue in queues:
             purged += part.run_plan(discard(part.keys, part.qualify(queue)))
     return purged
-
-
-def _purge_messages(connection: Any, queue: str) -> int:
-    from amqp.exceptions import NotFound  # noqa: PLC0415
-
-    try:
-        with connection.channel() as channel:  # one that RabbitMQ closes after an error
-            return int(channel.queue_purge(queue) or 0)
-    except NotFound:  # RabbitMQ has no such queue
-        return 0

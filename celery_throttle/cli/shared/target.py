@@ -22,7 +22,6 @@ from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.tasks.app_limits import AppLimits
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -135,11 +134,11 @@ def _read_shards(observer: Observer) -> Plan[dict[str, dict[str, Any]]]:
     return shards
 
 
-def pass_target(command: F) -> F:
+def pass_target(command: Callable[..., Any]) -> Callable[..., Any]:
     """Pass the limits of the command line to a command, as its first argument."""
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> Any:
         return command(Target(click.get_current_context()), *args, **options)
 
-    return run  # type: ignore[return-value]  # without the first argument
+    return run
