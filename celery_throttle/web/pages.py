@@ -67,7 +67,7 @@ def limits(site: Site) -> str:
         reading = site.limiter.read(read_all)
         found, stored = site.merged(reading), reading.values
         # Paused limits first, then those with the most tasks.
-        found.sort(key=lambda one: (not one.pauses, -one.waiting, one.name))
+        found = sorted(found, key=lambda one: (not one.pauses, -one.waiting, one.name))
         every = [one.name for one in found]
     names = [name for name in every if search.lower() in name.lower()]
     page = TablePage.read(len(names), _ROWS)

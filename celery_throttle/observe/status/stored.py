@@ -249,13 +249,12 @@ def read_changes(
 
     That may be a change in another shard.
     """
-    first = "+"
+    first, suffix = "+", _suffix(observer)
     if before is not None:
         at, _, shard = before.partition("@")
-        first = at if _suffix(observer)[1:] < shard else f"({at}"
+        first = at if suffix[1:] < shard else f"({at}"
     command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
     _, (rows,) = yield from read_keys(observer, command)
-    suffix = _suffix(observer)
     found = rows or ()  # nil for a COUNT of 0
     return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in found]
 
