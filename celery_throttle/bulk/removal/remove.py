@@ -63,7 +63,7 @@ def drop(
     """Discard waiting tasks; ``ref``: as for :func:`drain`."""
     from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
-    parts, reason = throttle.parts_by_name, str(author.reason)
+    parts, reason = throttle.parts_by_name, author.reason or ""
     return _remove(throttle, ref, lambda part: Revoker(part, parts, reason), author, progress)
 
 
