@@ -296,7 +296,7 @@ class Throttle(AppLimits):
             by: See there.
             progress: See there.
         """
-        return remove.drop(self, None, reason, by, progress)
+        return remove.drop(self, None, Author.of(by, reason), progress)
 
     def purge(self, queues: str | Iterable[str] | None = None) -> int:
         """Discard the messages of queues at the broker, and the tasks in the lines of these queues.

@@ -62,6 +62,7 @@ def _details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
     of_all = " (all keys)" if status.key is not None else ""  # the server counts by limit
     oldest = "" if status.oldest is None else f"; the oldest for {age(status.oldest)}"
     used = [*map(usage_text, status.usage), *(["each key has its own"] if status.has_keys else [])]
+    last = status.last_api_refusal
     return [
         ("in force", "\n".join(status.clauses) if status.defined else "not defined"),
         ("origin", _origin(status)),
@@ -78,14 +79,9 @@ def _details_pairs(status: LimitDetails) -> list[tuple[str, str]]:
         ("fan-outs", ", ".join(map(format_key, status.fan_outs))),
         (f"15 minutes{of_all}", _recent(status)),
         (f"in total{of_all}", totals_text(status.totals)),
-        (f"last 429{of_all}", _last_refusal(status)),
+        (f"last 429{of_all}", f"{clock(last.at)}{refusal_text(last)}" if last else ""),
         ("lost shards", ", ".join(status.lost_shards)),
     ]
-
-
-def _last_refusal(status: LimitStatus) -> str:
-    found = status.last_api_refusal
-    return f"{clock(found.at)}{refusal_text(found)}" if found else ""
 
 
 def _origin(status: LimitStatus) -> str:

@@ -137,7 +137,10 @@ def define(
         raise click.UsageError('give a limit, such as "50/s", or --weight, or both')
     throttle, preview = target.throttle, None
     if not new:
-        _require_known(target, ref)
+        try:
+            target.check_known(ref)
+        except UnknownLimitError as error:
+            raise UnknownLimitError(f"{error}; for a new limit, add --new") from None
     if texts:
         preview = target.read(lambda observer: preview_definition(observer, ref, texts), ref)
         if not as_json:
@@ -150,13 +153,6 @@ def define(
     until = "until undefine" if lasts is None else f"for {format_seconds(lasts)}"
     text = f"Defined {limit_text(*ref)}, {until}: {', '.join(parts)}."
     echo_result({**result, "preview": preview}, text, as_json=as_json)
-
-
-def _require_known(target: Target, ref: LimitRef) -> None:
-    try:
-        target.check_known(ref)
-    except UnknownLimitError as error:
-        raise UnknownLimitError(f"{error}; for a new limit, add --new") from None
 
 
 @command(takes_ref(key_option=True), author_options, yes_option)

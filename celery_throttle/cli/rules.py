@@ -87,7 +87,7 @@ def apply(target: Target, file: str, *, yes: bool, as_json: bool, **author: Any)
 
 def _load(target: Target, file: str) -> Rules:
     """Return the rules of a file; RulesError if it has mistakes, or tasks of the app would fail."""
-    rules = load_rules(file, target.code_limits)
+    rules = load_rules(file, target.throttle.code_limits if target.has_app else None)
     if target.has_app:
         app = target.throttle.app
         app.loader.import_default_modules()

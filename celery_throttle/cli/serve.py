@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -24,21 +23,17 @@ _PASSWORD_VARIABLE = "THROTTLE_WEB_PASSWORD"  # noqa: S105  # not a password, bu
 
 def _listen_options(port: int, host: str, note: str) -> Decorator:
     """Return a decorator that adds the options where to listen, with these defaults."""
-
-    def decorate(function: Any) -> Any:
-        add_host = click.option(
-            "--host", default=host, show_default=True, help=f"Address to listen on{note}"
-        )
-        add_port = click.option(
-            "--port",
-            type=click.IntRange(0, 65535),
-            default=port,
-            show_default=True,
-            help="Port to listen on; 0 for any free port.",
-        )
-        return add_port(add_host(function))
-
-    return decorate
+    add_host: Decorator = click.option(
+        "--host", default=host, show_default=True, help=f"Address to listen on{note}"
+    )
+    add_port: Decorator = click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=port,
+        show_default=True,
+        help="Port to listen on; 0 for any free port.",
+    )
+    return lambda function: add_port(add_host(function))
 
 
 @click.command()

@@ -76,7 +76,11 @@ def shards(target: Target, *, over: float, as_json: bool) -> None:
     throttle = target.throttle
     found, nodes, lost = _measure(throttle, over)
     warnings = [*find_warnings(found, nodes)]
-    epoch = 0 if found[0].error else _read_epoch(throttle.app_parts[0])
+    epoch = 0
+    if not found[0].error:
+        home = throttle.app_parts[0]
+        _, stored = home.store.run(read_call("", ("HGET", home.keys.shards, "@epoch")))
+        epoch = int(stored or 0)
     if as_json:
         listed = {
             "shards": [one._asdict() for one in found],
@@ -138,11 +142,6 @@ def _read(throttle: AppLimits) -> Reading[Load]:
 
 def _slot_of(part: AppLimits) -> int | None:
     return key_slot(part.keys.limits.encode()) if is_cluster_url(part.store.url) else None
-
-
-def _read_epoch(home: AppLimits) -> int:
-    _, epoch = home.store.run(read_call("", ("HGET", home.keys.shards, "@epoch")))
-    return int(epoch or 0)
 
 
 def _shard_row(one: ShardStatus) -> Row:

@@ -26,18 +26,15 @@ def workers(target: Target, *, most: int, as_json: bool) -> None:
         echo_json({"workers": [to_json(one._asdict()) for one in found]})
         return
     if found:
-        rows = [Row((one.name, _state(one), f"{one.claims:,}", _returns(one))) for one in found]
-        echo_table(Table(("worker", "state", ">claims", ">return in"), rows))
+        echo_table(Table(("worker", "state", ">claims", ">return in"), [*map(_row, found)]))
         click.echo()
     live = sum(one.live for one in found)
     click.echo(f"{count(live, 'live worker')}, {count(len(found) - live, 'lost worker')}")
 
 
-def _state(one: WorkerStatus) -> str:
-    if one.live:
-        return "live"
-    return "lost" if one.lost is None else f"lost since {clock(one.lost)} {zone()}"
-
-
-def _returns(one: WorkerStatus) -> str:
-    return age(max(0.0, one.lease)) if one.claims and not one.live else "-"
+def _row(one: WorkerStatus) -> Row:
+    state = "live" if one.live else "lost"
+    if one.lost is not None:
+        state += f" since {clock(one.lost)} {zone()}"
+    returns = age(max(0.0, one.lease)) if one.claims and not one.live else "-"
+    return Row((one.name, state, f"{one.claims:,}", returns))

@@ -44,7 +44,7 @@ def make_page(throttle: Limiter, admin: ModelAdmin) -> Flask:
 
     page = create_app(
         throttle,
-        auth=_name_user,
+        auth=lambda request: str(request.environ[_REQUEST].user.get_username()),
         actions=list_allowed,
         show_arguments=getattr(settings, "THROTTLE_WEB_ARGUMENTS", False) is True,
     )
@@ -64,10 +64,6 @@ def list_actions() -> frozenset[str]:
         return check_names(actions)
     except ConfigurationError as error:
         raise ImproperlyConfigured(f"THROTTLE_WEB_ACTIONS = {shown(actions)}: {error}") from error
-
-
-def _name_user(request: Request) -> str:
-    return str(request.environ[_REQUEST].user.get_username())
 
 
 def reply(page: Flask, request: HttpRequest, path: str) -> HttpResponse:

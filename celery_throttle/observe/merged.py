@@ -17,7 +17,7 @@ from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.observer import FieldMerge, find_highest, join_items, merge_fields
 from celery_throttle.observe.report import Recorded
 from celery_throttle.observe.status.definitions import Definitions
-from celery_throttle.observe.status.fan_outs import Progress
+from celery_throttle.observe.status.fan_outs import Progress, merge_progress
 from celery_throttle.observe.status.fleet import Fleet, WorkerStatus
 from celery_throttle.observe.status.limits import MAX_FAN_OUTS, MAX_KEYS, MAX_SLOTS
 from celery_throttle.observe.status.records import add_periods
@@ -214,14 +214,14 @@ _MERGES: Mapping[type, Callable[[Sequence[Any]], Any] | Mapping[str, FieldMerge]
     },
     WorkerStatus: _merge_workers,
     QueueStatus: {"waiting": sum, "is_exact": all, "consumed": any},
-    Progress: Progress.merge,
+    Progress: merge_progress,
     KeyPage: {"total": sum, "keys": lambda found: sorted(chain(*found), key=_most_first)},
     Recorded: {
         "status": merge,
         "records": lambda found: [*chain(*found)],
         "keys": merge,
     },
-    WaitingPage: {"waiting": sum, "tasks": join_items, "next": lambda _: None},
+    WaitingPage: {"waiting": sum, "tasks": join_items},
     TaskStatus: lambda parts: next((one for one in parts if one.location != "unknown"), parts[0]),
     # Each shard knows the whole file, and the reports of all workers.
     RulesStatus: {"others": join_items},

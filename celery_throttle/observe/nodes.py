@@ -118,7 +118,8 @@ class Nodes:
         return {address: self._read(address) for address in self._connections}
 
     def _read(self, address: str) -> Node:
-        info = _read_info(self._ask(address, "INFO"))
+        lines = _text(self._ask(address, "INFO") or "").splitlines()
+        info = {name: value for name, _, value in (line.partition(":") for line in lines) if value}
         core = [info.get(f"used_cpu_{kind}_main_thread") for kind in ("sys", "user")]
         return Node(
             time.monotonic(),
@@ -195,7 +196,7 @@ def _core_between(before: Node, after: Node) -> float | None:
 
 def find_warnings(shards: Sequence[ShardStatus], nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """Yield what should be changed of nodes, as sentences."""
-    idle = [one.node for one in nodes if _is_idle(one)]
+    idle = [one.node for one in nodes if (not one.shards if one.core is None else one.core < _IDLE)]
     for node in nodes:
         busy = [
             one.shard for one in shards if one.node == node.node and _is_busy(one, node, shards)
@@ -215,21 +216,12 @@ def find_warnings(shards: Sequence[ShardStatus], nodes: Sequence[NodeStatus]) ->
             yield f"Node {node.node} has no replica: if it is lost, so are its waiting tasks"
 
 
-def _is_idle(node: NodeStatus) -> bool:
-    return not node.shards if node.core is None else node.core < _IDLE
-
-
 def _is_busy(shard: ShardStatus, node: NodeStatus, shards: Sequence[ShardStatus]) -> bool:
     """Whether a shard is busy, by its slot, or else by its part of what the node has granted."""
     if shard.core is not None:
         return shard.core > _BUSY
     granted = sum(one.granted or 0.0 for one in shards if one.node == node.node)
     return bool(granted) and (node.core or 0.0) * (shard.granted or 0.0) / granted > _BUSY
-
-
-def _read_info(reply: Any) -> dict[str, str]:
-    pairs = (line.partition(":") for line in _text(reply or "").splitlines())
-    return {name: value for name, _, value in pairs if value}
 
 
 def _text(value: Any) -> str:

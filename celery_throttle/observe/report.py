@@ -18,7 +18,6 @@ from celery_throttle.observe.status.records import (
     RECORD_SECONDS,
     WEEK_RECORD_SECONDS,
     Record,
-    check_recorded,
     divide_records,
     read_records,
 )
@@ -132,7 +131,6 @@ def read_recorded(observer: Observer, name: str, seconds: float) -> Plan[Recorde
     Raises UnknownLimitError, and as :func:`read_records`.
     """
     ref = LimitRef(name, None)
-    check_recorded(seconds)
     yield from observer.check_known(ref)
     (status,) = yield from read_stored(observer, [ref])
     records = yield from read_records(observer, name, seconds)
@@ -175,7 +173,7 @@ def make_report(recorded: Recorded) -> Report:
 
 def allowance_of(status: LimitStatus) -> Allowance | None:
     """Return the least that the clauses allow; None if that depends on keys or slots."""
-    limits = limits_in_force(status.name, status.clauses)
+    limits = limits_in_force(status)
     known = [
         Allowance(limit.burst, limit.rate.count * MICROSECONDS / limit.rate.period_us)
         for limit in limits

@@ -152,7 +152,9 @@ def add_totals(several: Sequence[Totals]) -> Totals:
     """Return the sum of totals, at least of one."""
     numbers = dict.fromkeys(("granted", "refunded", *_NUMBERS), sum)
     reasons = dict.fromkeys(("refused", "dropped"), _add_reasons)
-    return merge_fields(several, **numbers, **reasons, waits=_add_waits)
+    return merge_fields(
+        several, **numbers, **reasons, waits=lambda found: tuple(map(sum, zip(*found, strict=True)))
+    )
 
 
 def _add_reasons(several: Sequence[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, int], ...]:
@@ -160,10 +162,6 @@ def _add_reasons(several: Sequence[tuple[tuple[str, int], ...]]) -> tuple[tuple[
     for counts in several:
         sums.update(dict(counts))
     return tuple(sums.items())
-
-
-def _add_waits(several: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*several, strict=True)))
 
 
 def read_totals(counters: Mapping[str, float | str]) -> Totals:

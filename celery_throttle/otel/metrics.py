@@ -8,16 +8,8 @@ from functools import partial
 from celery_throttle.app import Throttle
 from celery_throttle.errors import require_extra
 from celery_throttle.limiter.limiter import Limiter
-from celery_throttle.observe.metrics.table import (
-    GAUGE,
-    HISTOGRAM,
-    MAX_LIMITS,
-    METRICS,
-    PREFIX,
-    Histogram,
-    Metric,
-    SampleSource,
-)
+from celery_throttle.observe.metrics import table
+from celery_throttle.observe.metrics.table import MAX_LIMITS, Metric, SampleSource
 
 with require_extra("opentelemetry", "celery_throttle.otel", "otel"):
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
@@ -49,25 +41,27 @@ def export_metrics(
     """
     meter = get_meter("celery_throttle", meter_provider=meter_provider)
     source = SampleSource(throttle, max_limits, _CACHE_SECONDS)
-    for metric in METRICS:
+    for metric in table.METRICS:
         _create_instruments(meter, metric, source)
 
 
 def _create_instruments(meter: Meter, metric: Metric, source: SampleSource) -> None:
     create: Callable[..., object] = (
-        meter.create_observable_gauge if metric.kind == GAUGE else meter.create_observable_counter
+        meter.create_observable_gauge
+        if metric.kind == table.GAUGE
+        else meter.create_observable_counter
     )
-    for suffix in _HISTOGRAM_SUFFIXES if metric.kind == HISTOGRAM else ("",):
-        unit = "s" if metric.unit == "seconds" and suffix in ("", "_sum") else ""
+    for suffix in _HISTOGRAM_SUFFIXES if metric.kind == table.HISTOGRAM else ("",):
+        unit = "s" if "seconds" in metric.name and suffix in ("", "_sum") else ""
         callback = partial(_observe, source, metric, suffix)
-        create(f"{PREFIX}{metric.name}{suffix}", [callback], unit, metric.help)
+        create(f"{table.PREFIX}{metric.name}{suffix}", [callback], unit, metric.help)
 
 
 def _observe(
     source: SampleSource, metric: Metric, suffix: str, _: CallbackOptions
 ) -> Iterator[Observation]:
     for attributes, value in source.read()[metric.name]:
-        if not isinstance(value, Histogram):
+        if not isinstance(value, table.Histogram):
             yield Observation(value, attributes)
         elif suffix == "_bucket":
             for bound, count in value.buckets:

@@ -21,13 +21,6 @@ PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.2
 
 
-def become(parent: int, command: list[str]) -> None:
-    """Ask the kernel for SIGKILL, and become the command."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == parent:  # otherwise it died before the call of prctl
-        os.execvp(command[0], command)  # noqa: S606  # no shell is wanted
-
-
 def watch(parent: int, command: list[str]) -> int:
     """Run the command. When the parent is gone, kill this process group."""
     child = subprocess.Popen(command)
@@ -40,11 +33,13 @@ def watch(parent: int, command: list[str]) -> int:
 
 def main() -> None:
     """Run the command and exit with its code."""
-    parent, *command = sys.argv[1:]
+    parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
-        become(int(parent), command)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:  # otherwise it died before the call of prctl
+            os.execvp(command[0], command)  # noqa: S606  # no shell is wanted
         sys.exit(1)
-    sys.exit(watch(int(parent), command))
+    sys.exit(watch(parent, command))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -98,7 +98,7 @@ def _serve(site: Site, action: Action, name: str | None = None) -> Reply:
             "with celery -A APP throttle web, or give create_app() a Throttle.",
         )
     subject = _read_fan_out(site) if name is None else _read_limit(site, name)
-    visit = _Visit.read(site, action, subject)
+    visit = _Visit(site, action, subject)
     if request.method == "POST":
         return visit.carry_out()
     if action.fields and "preview" not in request.args:
@@ -117,39 +117,29 @@ def _read_text(name: str) -> str:
     return next(filter(None, reversed(texts)), "").replace("\r\n", "\n")
 
 
-@dataclass(frozen=True, slots=True)
 class _Visit:
     """One request for the page of an action, with the fields as a user filled them in."""
 
-    site: Site
-    action: Action
-    subject: _Subject
-    texts: Mapping[str, str]  #: the text of each field
-    values: Mapping[str, Any]  #: the value of each field; None if it is empty, or has an error
-    errors: Mapping[str, str]  #: what is wrong with a field
-
-    @classmethod
-    def read(cls, site: Site, action: Action, subject: _Subject) -> _Visit:
-        """Read the fields of this request."""
-        names = [field.name for field in action.fields]
-        texts = {name: _read_text(name) for name in names}
+    def __init__(self, site: Site, action: Action, subject: _Subject) -> None:
+        self.site, self.action, self.subject = site, action, subject
+        self.texts = {field.name: _read_text(field.name) for field in action.fields}
         in_force = "\n".join(subject.handle.status().clauses) if action.name == "define" else ""
-        if in_force and not _is_filled() and not texts["limits"]:
-            texts["limits"] = in_force
-        values: dict[str, Any] = dict.fromkeys(names)
-        errors = {}
+        if in_force and not _is_filled() and not self.texts["limits"]:
+            self.texts["limits"] = in_force
+        #: The value of each field; None if it is empty, or has an error.
+        self.values: dict[str, Any] = dict.fromkeys(self.texts)
+        self.errors: dict[str, str] = {}  #: what is wrong with a field
         for field in action.fields:
-            text = texts[field.name]
+            text = self.texts[field.name]
             if not text and field.default is None:
-                errors[field.name] = f"This is empty; allowed: {field.hint}"
+                self.errors[field.name] = f"This is empty; allowed: {field.hint}"
             elif text:
                 try:
-                    values[field.name] = field.parse(text)
+                    self.values[field.name] = field.parse(text)
                 except LimitError as error:
-                    errors[field.name] = str(error)
-        if in_force and values["weight"] is not None and texts["limits"] == in_force:
-            values["limits"] = None  # filled in by the page: the user changes the weight
-        return cls(site, action, subject, texts, values, errors)
+                    self.errors[field.name] = str(error)
+        if in_force and self.values["weight"] is not None and self.texts["limits"] == in_force:
+            self.values["limits"] = None  # filled in by the page: the user changes the weight
 
     def show(self, consequence: Consequence | None = None, problem: str = "") -> str:
         """Show the form, or the consequence with a button."""

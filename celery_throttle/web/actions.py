@@ -106,10 +106,6 @@ def _limit_time() -> Callable[[int, int], None]:
     return stop_in_time
 
 
-def _parse_seconds(text: str) -> float:
-    return parse_duration(text) / MICROSECONDS
-
-
 def _parse_limits(text: str) -> list[Limit]:
     return [Limit.of(line.strip()) for line in text.splitlines() if line.strip()]
 
@@ -122,9 +118,15 @@ def _parse_weight(text: str) -> int:
 
 
 def _duration_field(default: str) -> Field:
-    hint = "a duration, such as 90s or 1h30m"
-    choices = ("10m", "1h", "4h", "1d")
-    return Field("for", "lasts", "Duration", hint, _parse_seconds, default=default, choices=choices)
+    return Field(
+        "for",
+        "lasts",
+        "Duration",
+        "a duration, such as 90s or 1h30m",
+        lambda text: parse_duration(text) / MICROSECONDS,
+        default=default,
+        choices=("10m", "1h", "4h", "1d"),
+    )
 
 
 def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:

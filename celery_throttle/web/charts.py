@@ -72,22 +72,17 @@ def _starts_label(periods: Sequence[Period], values: Sequence[float]) -> str:
     return f"{units} granted in {_length(periods)}, at most {amount(round(max(values), 2))}/s"
 
 
-def draw_counts(periods: Sequence[Period], values: Sequence[float], noun: str, label: str) -> Chart:
-    """Return the chart of a number of each period; ``noun``: of what, in the singular."""
-    texts = [count(value, noun) for value in values]
-    top = amount(max(values))
-    return _draw(periods, values, texts, f"{label} in {_length(periods)}, at most {top}")
-
-
 def draw_rows(periods: Sequence[Period]) -> dict[str, Chart]:
     """Return the charts of the waiting tasks and, if there are any, of refusals, by title."""
-    calls = [float(period.totals.refusals) for period in periods]
-    api = [float(period.totals.api_refusals) for period in periods]
-    waiting = [float(period.most_waiting) for period in periods]
-    rows = {"Waiting tasks": draw_counts(periods, waiting, "task", "Waiting tasks")}
-    for title, values, noun in (("Refused calls", calls, "call"), ("429s", api, "response")):
-        if any(values):
-            rows[title] = draw_counts(periods, values, noun, title)
+    rows: dict[str, Chart] = {}
+    for title, noun, values in (
+        ("Waiting tasks", "task", [period.most_waiting for period in periods]),
+        ("Refused calls", "call", [period.totals.refusals for period in periods]),
+        ("429s", "response", [period.totals.api_refusals for period in periods]),
+    ):
+        if any(values) or not rows:
+            label = f"{title} in {_length(periods)}, at most {amount(max(values))}"
+            rows[title] = _draw(periods, values, [count(value, noun) for value in values], label)
     return rows
 
 

@@ -65,7 +65,10 @@ def limits(site: Site) -> str:
         every = site.read(read_names)
     else:
         reading = site.limiter.read(read_all)
-        every, stored = _in_order(site.merged(reading)), reading.values
+        found, stored = site.merged(reading), reading.values
+        # Paused limits first, then those with the most tasks.
+        found = sorted(found, key=lambda one: (not one.pauses, -one.waiting, one.name))
+        every = [one.name for one in found]
     names = [name for name in every if search.lower() in name.lower()]
     page = TablePage.read(len(names), _ROWS)
     shown = names[page.rows]
@@ -80,12 +83,6 @@ def limits(site: Site) -> str:
         search=search,
         by_name=by_name,
     )
-
-
-def _in_order(statuses: list[LimitStatus]) -> list[str]:
-    """Return the names of limits: paused ones first, then those with the most tasks."""
-    in_order = sorted(statuses, key=lambda one: (not one.pauses, -one.waiting, one.name))
-    return [one.name for one in in_order]
 
 
 def _read_shown(

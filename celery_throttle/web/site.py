@@ -42,18 +42,10 @@ class Site:
 
     def __init__(self, limiter: Limiter, *, show_arguments: bool = False) -> None:
         self.limiter = limiter
+        self.throttle: Any = limiter  # that of an app can take tasks out of lines
+        self.has_app = hasattr(limiter, "fan_out_named")
         self.show_arguments = show_arguments
         self._recent = lru_cache(_CACHE_SIZE)(self._read_recent)
-
-    @property
-    def has_app(self) -> bool:
-        """Whether the limits are those of an app, which can take tasks out of lines."""
-        return hasattr(self.limiter, "fan_out_named")
-
-    @property
-    def throttle(self) -> Any:
-        """The limits of an app, a Throttle: its handles can take tasks out of lines."""
-        return self.limiter
 
     def read(self, reader: Callable[[Observer], Plan[T]], ref: LimitRef | None = None) -> T:
         """Run a plan in all shards, or in those that have a limit. The page names lost shards."""

@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from celery_throttle import StoreError
-from celery_throttle.bulk.fan_out.enlist import Destination, EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.fan_out.enlist import (
+    Destination,
+    EnlistBatch,
+    EnlistReply,
+    FanOutOptions,
+    LineEntry,
+)
 from celery_throttle.limits.key import ItemLike
 from celery_throttle.limits.requirement import LimitsLike
 from celery_throttle.operations.lines import Claimant, WithdrawPlans
@@ -498,7 +504,8 @@ def test_a_batch_of_a_fan_out(make: Callable[[], Traffic]) -> None:
 
     def use(traffic: Traffic) -> None:
         protocol = traffic.protocol
-        keys, batch = protocol.keys, EnlistBatch(protocol.keys, "job", None, 1.0, closed=True)
+        keys, options = protocol.keys, FanOutOptions("job", None, 1.0)
+        batch = EnlistBatch(keys, options, closed=True)
         first = len(traffic.about)
         for number in range(first, first + 8):
             limits = OF_FAN_OUT[number % 2]

@@ -22,6 +22,14 @@ MAX_BATCH_TASKS, MAX_BATCH_BYTES, MAX_BATCH_LINES = 200, 400_000, 50
 _HEAD = struct.Struct("<HBBBd")
 
 
+class FanOutOptions(NamedTuple):
+    """What a call says about its fan-out."""
+
+    name: str
+    max_waiting: int | None  #: its tasks that may wait; None for any number
+    keep: float  #: seconds that its record is kept after its last task has left its line
+
+
 class Destination(NamedTuple):
     """A line: that of a queue, and of the limits and keys that its tasks need."""
 
@@ -65,32 +73,18 @@ class EnlistReply(NamedTuple):
 class EnlistBatch:
     """Entries of one call, with the queues, limits and lines that they share.
 
-    Args:
-        keys: names of keys in Redis.
-        fan_out: its name.
-        max_waiting: tasks of the fan-out that may wait; None for any number.
-        keep: seconds that its record is kept after its last task has left its line.
-        closed: whether no more tasks will come.
-
     Attributes:
+        closed: whether no more tasks will come.
         shards: the shards that have a part of the fan-out, to be added to those in the record.
     """
 
-    def __init__(
-        self,
-        keys: Keys,
-        fan_out: str,
-        max_waiting: int | None,
-        keep: float,
-        *,
-        closed: bool = False,
-    ) -> None:
+    def __init__(self, keys: Keys, options: FanOutOptions, *, closed: bool = False) -> None:
         self.closed = closed
         self.shards: tuple[str, ...] = ()
         self.entries: list[LineEntry] = []
-        self._options = keys, fan_out, max_waiting, keep
         self._keys = keys
-        self._pause = fan_out_ref(fan_out)
+        self._options = options
+        self._pause = fan_out_ref(options.name)
         self._size = 0
         self._queues: dict[str, int] = {}
         self._refs: dict[tuple[str, LimitRef], int] = {}
@@ -124,8 +118,7 @@ class EnlistBatch:
 
     def limits(self) -> list[LimitRef]:
         """Return the limits that the entries need."""
-        refs = dict.fromkeys(ref for _, ref in self._refs if ref != self._pause)
-        return list(refs)
+        return list(dict.fromkeys(ref for _, ref in self._refs if ref != self._pause))
 
     def ref_at(self, index: int) -> LimitRef:
         """Return the limit that a reply names by an index from 1."""
@@ -145,14 +138,14 @@ class EnlistBatch:
         return self._batch_of(entries, closed=self.closed)
 
     def _batch_of(self, entries: Iterable[LineEntry], *, closed: bool) -> EnlistBatch:
-        batch = EnlistBatch(*self._options, closed=closed)
+        batch = EnlistBatch(self._keys, self._options, closed=closed)
         for entry in entries:
             batch.add(entry)
         return batch
 
     def call(self, elsewhere: int = 0) -> Call:
         """Return the call; ``elsewhere``: tasks of the fan-out that wait in other shards."""
-        keys, fan_out, max_waiting, keep = self._options
+        keys, (fan_out, max_waiting, keep) = self._keys, self._options
         room = -1 if max_waiting is None else max(0, max_waiting - elsewhere)
         shards = "".join(f" {shard}" for shard in self.shards)
         names = [keys.limits, keys.fan_out(fan_out), keys.fan_outs]

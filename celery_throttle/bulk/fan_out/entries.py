@@ -67,12 +67,7 @@ class SignatureKind:
 
 
 class EntryBuilder:
-    """Builds the entries of one fan-out.
-
-    Args:
-        throttle: the limits of the app.
-        name: that of the fan-out.
-    """
+    """Builds the entries of one fan-out."""
 
     def __init__(self, throttle: AppLimits, name: str) -> None:
         self._throttle = throttle
@@ -96,7 +91,10 @@ class EntryBuilder:
         """
         signature = read_signature(self._app, given)
         kind = self._kind_of(signature)
-        args, kwargs = self._arguments(kind, signature)
+        args, kwargs = signature["args"], signature["kwargs"]
+        dump = getattr(kind.task, "_dump_pydantic_arguments", None)  # Celery 5.7 and later
+        if dump is not None and kind.serializer != "pickle":
+            args, kwargs = dump(args, kwargs)
         content_type, encoding, content = dumps((args, kwargs), serializer=kind.serializer)
         task_id = signature["options"].get("task_id") or self._id_of(position, kind, content)
         if not isinstance(task_id, str) or not task_id.isprintable():
@@ -135,13 +133,6 @@ class EntryBuilder:
         shard = shard_of_limits(self._throttle, refs)
         line = self._parts[shard].keys.line(queue, (*refs, self._pause))
         return Destination(queue, refs, line, shard)
-
-    @staticmethod
-    def _arguments(kind: SignatureKind, signature: Signature) -> tuple[Any, Any]:
-        """Return the arguments in the message: Celery 5.7 and later dump models of Pydantic."""
-        args, kwargs = signature["args"], signature["kwargs"]
-        dump = getattr(kind.task, "_dump_pydantic_arguments", None)
-        return (args, kwargs) if dump is None or kind.serializer == "pickle" else dump(args, kwargs)
 
     def _kind_of(self, signature: Signature) -> SignatureKind:
         name, options = signature["task"], signature["options"]

@@ -83,8 +83,8 @@ class FanOut:
         self._shards = parts.shards
         return parts
 
-    def _each_part(self) -> Iterator[FanOutPart]:
-        """Yield each part, also those that are added meanwhile.
+    def _each_shard(self) -> Iterator[AppLimits]:
+        """Yield the limits of each shard with a part, also of those that are added meanwhile.
 
         Raises:
             StoreUnavailableError: at the end: a part could not be reached.
@@ -95,7 +95,7 @@ class FanOut:
             parts = self._read()
             new = [shard for shard in parts.found if shard not in done]
             for shard in new:
-                yield parts.found[shard]
+                yield parts.found[shard].limits
             if not new or self._throttle.parts is None:
                 break
             done.update(new)
@@ -118,8 +118,7 @@ class FanOut:
             StoreUnavailableError: See :meth:`progress`.
         """
         author = Author.of(by, reason)
-        for part in self._each_part():
-            limits = part.limits
+        for limits in self._each_shard():
             limits.run_plan(pause_fan_out(limits.keys, self.name, lasts, author))
 
     def resume(self, *, reason: str | None = None, by: str | None = None) -> None:
@@ -134,8 +133,7 @@ class FanOut:
             StoreUnavailableError: See :meth:`progress`.
         """
         author = Author.of(by, reason)
-        for part in self._each_part():
-            limits = part.limits
+        for limits in self._each_shard():
             limits.run_plan(resume_fan_out(limits.keys, self.name, author))
 
     def cancel(
@@ -165,16 +163,16 @@ class FanOut:
             StoreUnavailableError: See :meth:`progress`.
         """
         author, cancelled = Author.of(by, reason), 0
-        for part in self._each_part():
+        for limits in self._each_shard():
             of_part = 0
             try:
-                for of_part in self._cancel_pages(part.limits):
+                for of_part in self._cancel_pages(limits):
                     if seen is not None:
                         seen(cancelled + of_part)
             finally:
                 if of_part:
                     what, subject = count(of_part, "task"), Keys.field(fan_out_ref(self.name))
-                    part.limits.note_removal("cancel", subject, what, author)
+                    limits.note_removal("cancel", subject, what, author)
             cancelled += of_part
         self._mark_revoked()
         return cancelled

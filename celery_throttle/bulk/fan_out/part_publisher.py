@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, LineEntry
+from celery_throttle.bulk.fan_out.enlist import EnlistBatch, EnlistReply, FanOutOptions, LineEntry
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import (
     KeysFullError,
@@ -39,11 +39,8 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 class PartPublisher:
     """Sends the tasks of one part of a fan-out.
 
-    Args:
-        limits: of the shard.
-        options: name of the fan-out, its tasks that may wait, seconds that its record is kept.
-        waiting_elsewhere: returns the number of tasks of the fan-out that wait in other shards.
-        on_hold: called while there is no room.
+    ``waiting_elsewhere``: returns the number of tasks of the fan-out that wait in other shards;
+    ``on_hold``: called while there is no room.
 
     Attributes:
         batch: the tasks that will be sent next.
@@ -57,7 +54,7 @@ class PartPublisher:
     def __init__(
         self,
         limits: AppLimits,
-        options: tuple[str, int | None, float],
+        options: FanOutOptions,
         *,
         waiting_elsewhere: Callable[[PartPublisher], int],
         on_hold: Callable[[], None],
@@ -66,7 +63,7 @@ class PartPublisher:
         self.processed = self.sent = self.waiting = 0
         self.cancelled = self.has_failed = False
         self._options = options
-        self._name, *_ = options
+        self._name = options.name
         self._waiting_elsewhere, self._on_hold = waiting_elsewhere, on_hold
         self.batch = self._new_batch()
         self._in_flight: tuple[EnlistBatch, PendingCalls | None] | None = None
@@ -111,7 +108,7 @@ class PartPublisher:
         self.settle()
 
     def _new_batch(self) -> EnlistBatch:
-        return EnlistBatch(self.limits.keys, *self._options)
+        return EnlistBatch(self.limits.keys, self._options)
 
     def _call(self, batch: EnlistBatch) -> Call:
         return batch.call(self._waiting_elsewhere(self))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from celery_throttle.errors import StoreUnavailableError, UnknownFanOutError
 from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.observe.status.fan_outs import Progress, read_fan_out
+from celery_throttle.observe.status.fan_outs import Progress, merge_progress, read_fan_out
 from celery_throttle.operations.fan_outs import unknown_fan_out_error
 from celery_throttle.tasks.app_limits import AppLimits
 
@@ -32,10 +32,7 @@ class FanOutPart(NamedTuple):
 class FanOutParts:
     """Reads the parts of a fan-out, those of several shards at the same time.
 
-    Args:
-        throttle: the limits of the app.
-        name: that of the fan-out.
-        shards: names of shards in which it is known to be; None to look for it in all shards.
+    ``shards``: names of those in which it is known to be; None to look for it in all shards.
 
     Attributes:
         found: its parts, by the names of their shards.
@@ -71,13 +68,12 @@ class FanOutParts:
             self.unreachable[shard] = StoreUnavailableError(text)
             return
         try:
-            now, paused, record = limits.run_plan(read_fan_out(limits.observer, self._name))
+            progress, record = limits.run_plan(read_fan_out(limits.observer, self._name))
         except UnknownFanOutError:
             self.missing.add(shard)
         except StoreUnavailableError as error:
             self.unreachable[shard] = error
         else:
-            progress = Progress.read(self._name, now, paused, record)
             shards = tuple(record.get("shards", "").split())
             self.found[shard] = FanOutPart(limits, progress, int(record.get("marked", 0)), shards)
 
@@ -105,7 +101,7 @@ class FanOutParts:
     def progress(self) -> Progress:
         """Return the progress of the whole fan-out."""
         parts = [part.progress for part in self.found.values()]
-        return Progress.merge(parts, sorted(self.unreachable), sorted(self.missing))
+        return merge_progress(parts, sorted(self.unreachable), sorted(self.missing))
 
 
 def shard_of_limits(throttle: AppLimits, refs: Sequence[LimitRef]) -> str:

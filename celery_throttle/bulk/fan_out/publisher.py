@@ -15,7 +15,7 @@ from uuid import uuid4
 from celery.canvas import Signature
 from celery.utils.log import get_logger
 
-from celery_throttle.bulk.fan_out.enlist import LineEntry
+from celery_throttle.bulk.fan_out.enlist import FanOutOptions, LineEntry
 from celery_throttle.bulk.fan_out.entries import EntryBuilder, read_signature
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher, add_note
@@ -66,8 +66,8 @@ def fan_out(
         results = [read_signature(throttle.app, each).apply_async() for each in signatures]
         return UnlimitedFanOut(throttle, name, results)
     _check_app(throttle)
-    publisher = Publisher(throttle, name, max_waiting, keep, is_unique=is_unique)
-    publisher.begin()
+    options = FanOutOptions(name, max_waiting, keep)
+    publisher = Publisher(throttle, options, is_unique=is_unique)
     handle = publisher.publish(signatures)
     logger.info(
         "Fan-out %s: %d tasks joined their lines, %d had been sent before%s",
@@ -114,33 +114,14 @@ class Publisher:
     """Sends the tasks of one fan-out, each to the part in its shard.
 
     A part is opened before its first task is sent, see :meth:`_open`.
-
-    Args:
-        throttle: the limits of the app.
-        name: that of the fan-out.
-        max_waiting: its tasks that may wait; None for any number.
-        keep: seconds that its record is kept after its last task has left its line.
-        is_unique: whether no other process can have used the name.
-
-    Attributes:
-        cancelled: whether the fan-out has been cancelled meanwhile.
     """
 
-    def __init__(
-        self,
-        throttle: AppLimits,
-        name: str,
-        max_waiting: int | None,
-        keep: float,
-        *,
-        is_unique: bool,
-    ) -> None:
-        self.cancelled = False
+    def __init__(self, throttle: AppLimits, options: FanOutOptions, *, is_unique: bool) -> None:
         self._throttle = throttle
-        self._name = name
-        self._options = name, max_waiting, keep
-        self._is_unique = is_unique
-        self._entries = EntryBuilder(throttle, name)
+        self._name = options.name
+        self._options = options
+        self._is_unique = is_unique  # no other process can have used the name
+        self._entries = EntryBuilder(throttle, options.name)
         self._shards = throttle.parts_by_name
         self._parts: dict[str, PartPublisher] = {}
         self._touched_at = time.monotonic()
@@ -160,20 +141,19 @@ class Publisher:
         """The number of tasks that joined their lines."""
         return sum(part.sent for part in self._parts.values())
 
-    def begin(self) -> None:
-        """Open the parts that the fan-out has.
+    @property
+    def cancelled(self) -> bool:
+        """Whether the fan-out has been cancelled meanwhile."""
+        return any(part.cancelled for part in self._parts.values())
 
-        Without shards it is opened before the first signature is read, which may take long.
-        """
-        if self._throttle.parts is None:
+    def publish(self, signatures: Iterable[Signature]) -> FanOut:
+        """Send all tasks, or those before the first that raises an error; return the handle."""
+        if self._throttle.parts is None:  # before the first signature is read: that may take long
             self._open("")
         elif not self._is_unique:
             found = FanOutParts(self._throttle, self._name)
             if found.found:
                 self._adopt(found)
-
-    def publish(self, signatures: Iterable[Signature]) -> FanOut:
-        """Send all tasks, or those before the first that raises an error; return the handle."""
         try:
             self._send_all(signatures)
         except BaseException:  # also Ctrl-C: what was read joins its line, if there is room
@@ -189,13 +169,13 @@ class Publisher:
             part = self._parts.get(entry.destination.shard)
             if part is None:
                 part = self._open(entry.destination.shard)
-                if self._check_cancelled():
+                if self.cancelled:
                     return
             batch = part.batch
             batch.add(entry)
             if batch.is_full() or time.monotonic() - began > MAX_BATCH_SECONDS:
                 began = self._send_due(part, began)
-                if self._check_cancelled():
+                if self.cancelled:
                     return
         if not self._parts:  # there was no signature
             self._open(next(iter(self._shards)))
@@ -221,7 +201,6 @@ class Publisher:
             part.send(closed=True)
         for part in [*self._parts.values()]:
             part.settle()
-        self._check_cancelled()
 
     def _send_rest(self) -> None:
         """After an error, send what was read. A further error is logged, as it is not the first."""
@@ -245,10 +224,6 @@ class Publisher:
             for shard in self._earlier - {entries[0].destination.shard}:
                 sent |= self._parts[shard].find_sent(task_ids)
         part.skip(sent)
-
-    def _check_cancelled(self) -> bool:
-        self.cancelled = any(part.cancelled for part in self._parts.values())
-        return self.cancelled
 
     def _open(self, shard: str) -> PartPublisher:
         """Open the part in a shard.

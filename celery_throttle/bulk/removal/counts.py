@@ -58,11 +58,7 @@ class Removal:
     claimed: int
     elsewhere: int
 
-    def __add__(self, other: Removal) -> Removal:
-        """Return the outcome of both, in two shards.
-
-        :meta private:
-        """
+    def __add__(self, other: Removal) -> Removal:  # of another shard
         return Removal(*map(add, astuple(self), astuple(other)))
 
 
@@ -86,11 +82,6 @@ class FoundTasks(NamedTuple):
     found_at: int  #: microseconds of the server's clock
     queues: list[QueueTasks]
     elsewhere: int  #: number of tasks in queues of other brokers
-
-    @property
-    def total(self) -> int:
-        """The number of tasks in queues of the app's broker."""
-        return sum(queue.total for queue in self.queues)
 
 
 def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:

@@ -126,4 +126,5 @@ class ThrottleHandle(LimitHandle):
                 of other shards have been discarded. The errors of the result backend are raised
                 unchanged.
         """
-        return remove.drop(self.limiter, self.ref, reason, by, progress)
+        author = Author.of(by, reason)
+        return remove.drop(self.limiter, self.ref, author, progress)

@@ -23,10 +23,6 @@ class QueuePublisher(Disposal):
 
     A queue that the app knows is declared first, as Celery does when it sends a task.
 
-    Args:
-        app: the app.
-        target: the other queue.
-
     Raises:
         QueueNotFoundError: the app does not know the other queue and may not create it.
     """

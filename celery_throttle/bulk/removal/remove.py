@@ -8,7 +8,7 @@ late, as most processes never need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 from celery_throttle.bulk.removal.counts import Removal, find_tasks, reachable_first
@@ -58,21 +58,13 @@ def _check_queue(queue: object) -> None:
 
 
 def drop(
-    throttle: AppLimits,
-    ref: LimitRef | None,
-    reason: str,
-    by: str | None,
-    progress: ReportProgress | None,
+    throttle: AppLimits, ref: LimitRef | None, author: Author, progress: ReportProgress | None
 ) -> Removal:
     """Discard waiting tasks; ``ref``: as for :func:`drain`."""
     from celery_throttle.bulk.removal.revoker import Revoker  # noqa: PLC0415
 
-    author, parts = Author.of(by, reason), throttle.parts_by_name
-
-    def revoke(part: AppLimits) -> Revoker:
-        return Revoker(part, parts, reason)
-
-    return _remove(throttle, ref, revoke, author, progress)
+    parts, reason = throttle.parts_by_name, author.reason or ""
+    return _remove(throttle, ref, lambda part: Revoker(part, parts, reason), author, progress)
 
 
 def _remove(
@@ -86,14 +78,9 @@ def _remove(
     done = Removal(0, 0, 0, 0)
     parts = throttle.parts_with(ref) if throttle.settings.has_server else []
     for part in reachable_first(parts):
-        report = progress and partial(_report, progress, done.removed + done.failed)
-        done += _remove_from_shard(part, ref, make_disposal(part), author, report)
+        seen = done.removed + done.failed
+        done += _remove_from_shard(part, ref, make_disposal(part), author, progress, before=seen)
     return done
-
-
-def _report(progress: ReportProgress, before: int, seen: int, total: int) -> None:
-    """Report the progress in one shard; ``before``: the number of tasks in earlier shards."""
-    progress(before + seen, before + total)
 
 
 def _remove_from_shard(
@@ -102,8 +89,10 @@ def _remove_from_shard(
     disposal: Disposal,
     author: Author,
     progress: ReportProgress | None,
+    *,
+    before: int,
 ) -> Removal:
-    """Withdraw the tasks that wait now in one shard.
+    """Withdraw the tasks that wait now in one shard; ``before``: tasks seen in earlier shards.
 
     What was done is noted in the log of changes, also if it is interrupted.
     """
@@ -113,10 +102,11 @@ def _remove_from_shard(
         with withdrawal, disposal:
             withdrawal.requeue_lapsed()
             found = throttle.run_plan(find_tasks(throttle, throttle.observer, plans))
+            total = sum(queue.total for queue in found.queues)
             for queue in found.queues:
                 for seen in withdrawal.remove(queue, found.found_at):
                     if progress is not None:
-                        progress(seen, max(seen, found.total))
+                        progress(before + seen, before + max(seen, total))
     finally:
         if withdrawal.removed:
             what = f"{count(withdrawal.removed, 'task')}{disposal.target}"
@@ -129,24 +119,18 @@ def _remove_from_shard(
 
 def purge(throttle: AppLimits, queues: Iterable[str]) -> int:
     """Discard the messages of queues at the broker, and the tasks in the lines of these queues."""
+    from amqp.exceptions import NotFound  # noqa: PLC0415
+
     purged, queues = 0, [*queues]
     for queue in queues:
         _check_queue(queue)
     app: Any = throttle.app
     with app.connection_for_write() as connection:
         for queue in queues:
-            purged += _purge_messages(connection, queue)
+            # RabbitMQ may have no such queue, and closes the channel after an error.
+            with suppress(NotFound), connection.channel() as channel:
+                purged += int(channel.queue_purge(queue) or 0)
     for part in reachable_first(throttle.app_parts if throttle.settings.has_lines else []):
         for queue in queues:
             purged += part.run_plan(discard(part.keys, part.qualify(queue)))
     return purged
-
-
-def _purge_messages(connection: Any, queue: str) -> int:
-    from amqp.exceptions import NotFound  # noqa: PLC0415
-
-    try:
-        with connection.channel() as channel:  # one that RabbitMQ closes after an error
-            return int(channel.queue_purge(queue) or 0)
-    except NotFound:  # RabbitMQ has no such queue
-        return 0

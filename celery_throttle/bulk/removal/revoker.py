@@ -28,13 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Revoker(Disposal):
-    """Ends tasks as revoked.
-
-    Args:
-        throttle: the limits of the app, or of the shard in which the tasks wait.
-        parts_by_name: see :class:`~celery_throttle.tasks.app_limits.AppLimits`.
-        reason: the message of the error in the result.
-    """
+    """Ends the tasks of a shard as revoked; ``reason``: the message of the error in the result."""
 
     purpose = "drop"
 

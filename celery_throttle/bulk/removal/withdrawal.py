@@ -81,12 +81,6 @@ class Disposal:
 class Withdrawal:
     """The claims of one removal; a context that requeues those that are not settled.
 
-    Args:
-        store: the server.
-        plans: those for the tasks to withdraw.
-        disposal: what becomes of the tasks; its purpose is part of the claimant's name.
-        lease: seconds of the lease.
-
     Attributes:
         seen: the number of tasks that were looked at so far.
         removed: the number of tasks that were disposed of.

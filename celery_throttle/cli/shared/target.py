@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
@@ -14,7 +14,6 @@ from celery_throttle.cli.shared.exit_codes import ArgumentError
 from celery_throttle.errors import StoreUnavailableError, UnknownLimitError
 from celery_throttle.limiter.limiter import Limiter
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import Limits
 from celery_throttle.observe.merged import Reading
 from celery_throttle.observe.observer import Observer, pair_up, read_keys
 from celery_throttle.observe.status.stored import read_names
@@ -23,7 +22,6 @@ from celery_throttle.operations.plan import Plan
 from celery_throttle.operations.replies import unknown_limit_error
 from celery_throttle.tasks.app_limits import AppLimits
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -84,11 +82,6 @@ class Target:
         settings, given = throttle.settings, throttle.given
         return Limiter(settings.url, prefix=settings.prefix, shards=given.get("shards"))
 
-    @property
-    def code_limits(self) -> Mapping[str, Limits] | None:
-        """The limits of the app's code; None without an app."""
-        return self.throttle.code_limits if self.has_app else None
-
     def require_app(self, reason: str) -> None:
         """Raise an error unless there is an app; ``reason``: for what it is needed."""
         if not self.has_app:
@@ -141,11 +134,11 @@ def _read_shards(observer: Observer) -> Plan[dict[str, dict[str, Any]]]:
     return shards
 
 
-def pass_target(command: F) -> F:
+def pass_target(command: Callable[..., Any]) -> Callable[..., Any]:
     """Pass the limits of the command line to a command, as its first argument."""
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> Any:
         return command(Target(click.get_current_context()), *args, **options)
 
-    return run  # type: ignore[return-value]  # without the first argument
+    return run

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from celery_throttle.cli.shared.charts import plot_option
-from celery_throttle.cli.shared.console import Row, Table, echo_table
+from celery_throttle.cli.shared.console import Row, Table, echo_json, echo_table
 from celery_throttle.cli.shared.options import LIMIT, SECONDS, json_option
 from celery_throttle.cli.shared.text import format_figure
 from celery_throttle.cli.simulation.run import (
@@ -102,7 +101,7 @@ def simulate(
     requests, slot_us = read_trace(trace), to_us(duration or 0.0)
     runs = [run_trace(requests, one, in_line=mode == "wait", slot_us=slot_us) for one in limits]
     if as_json:
-        click.echo(json.dumps(_fields(requests, mode, runs, each=each), indent=2))
+        echo_json(_fields(requests, mode, runs, each=each))
     elif each:
         echo_table(_outcomes_table(requests, runs))
     else:

@@ -43,9 +43,7 @@ class Capacity:
     windows: Sequence[tuple[float, float]] = ()  #: seconds until each begins, and its units
 
     def seconds_for(self, units: float) -> float:
-        """Return seconds until this number of units has passed; infinity for never."""
-        if self.rate == 0:
-            return inf
+        """Return seconds until this number of units has passed, at a rate above 0."""
         if not self.windows:
             filled = min(self.stored + self.rate * self.paused, max(self.stored, self.burst))
             return self.paused + max(0.0, units - filled) / self.rate

@@ -62,8 +62,9 @@ def forecast_limit(
 
 def forecast_fan_out(observer: Observer, key: str, measured: float | None = None) -> Plan[Forecast]:
     """Return the forecast of a fan-out, by the key of its record."""
-    filters = {key: belongs_to_fan_out(key)}
-    found = yield from forecast_each(observer, filters, measured={key: measured})
+    found = yield from forecast_each(
+        observer, {key: belongs_to_fan_out(key)}, measured={key: measured}
+    )
     return found[key]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.limits.limit import UNLIMITED, Limits
+from celery_throttle.limits.limit import UNLIMITED
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots
 from celery_throttle.observe.forecasts.reader import forecast_each
@@ -132,7 +132,11 @@ def read_figures(observer: Observer, most: int) -> Plan[Figures]:
         for queue in (due.decode().removeprefix(head) for due in one.due):
             waits[queue] = max(waits.get(queue, 0.0), one.oldest / MICROSECONDS)
     queues = sorted(fleet.consumed.keys() | waits.keys())[:most]
-    refs = [LimitRef(one.name, None) for one in statuses if _is_adaptive(one)]
+    refs = [
+        LimitRef(status.name, None)
+        for status in statuses
+        if any(limit.is_adaptive for limit in limits_in_force(status))
+    ]
     adaptive = yield from read_states(observer, refs)
     forecasts = yield from _read_forecasts(observer, statuses, measured, queues)
     overdue = yield from read_overdue(observer, queues)
@@ -162,14 +166,10 @@ def _measure_limits(observer: Observer, statuses: Sequence[LimitStatus]) -> Plan
     for some in batches(statuses, step):
         args: list[str] = []
         for status in some:
-            args += [status.name, "1" if any(map(has_slots, _limits_of(status))) else ""]
+            args += [status.name, "1" if any(map(has_slots, limits_in_force(status))) else ""]
         rows = yield observer.call("measure_limits", heads, lines, *args)
         found += (_Measured(*row) for row in rows)
     return found
-
-
-def _is_adaptive(status: LimitStatus) -> bool:
-    return any(limit.is_adaptive for limit in _limits_of(status))
 
 
 def _read_forecasts(
@@ -197,7 +197,7 @@ def _read_figures(
     adaptive: Availability | None,
     forecast: float | None,
 ) -> LimitFigures:
-    limits, waits = adaptive.limits if adaptive else _limits_of(status), status.waiting > 0
+    limits, waits = adaptive.limits if adaptive else limits_in_force(status), status.waiting > 0
     shares = [state.share for state in adaptive.states] if adaptive else [MILLION] * len(limits)
     rates = [
         limit.rate.count * MICROSECONDS / limit.rate.period_us * share / MILLION
@@ -219,7 +219,3 @@ def _read_figures(
         forecast=forecast,
         next_due=pause_to_seconds(next_due) if waits and next_due >= 0 else None,
     )
-
-
-def _limits_of(status: LimitStatus) -> Limits:
-    return limits_in_force(status.name, status.clauses)

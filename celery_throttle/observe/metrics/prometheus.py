@@ -7,18 +7,8 @@ from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from celery_throttle.errors import require_extra
-from celery_throttle.observe.metrics.table import (
-    COUNTER,
-    GAUGE,
-    HISTOGRAM,
-    MAX_LIMITS,
-    METRICS,
-    PREFIX,
-    Histogram,
-    Observed,
-    SampleSource,
-)
-from celery_throttle.observe.metrics.table import Metric as TableRow
+from celery_throttle.observe.metrics import table
+from celery_throttle.observe.metrics.table import MAX_LIMITS, Observed
 
 with require_extra("prometheus_client", "a page of metrics", "metrics"):
     import prometheus_client
@@ -33,9 +23,9 @@ with require_extra("prometheus_client", "a page of metrics", "metrics"):
 __all__ = ["ThrottleCollector", "make_wsgi_app"]
 
 _FAMILIES: dict[str, Any] = {
-    COUNTER: CounterMetricFamily,
-    GAUGE: GaugeMetricFamily,
-    HISTOGRAM: HistogramMetricFamily,
+    table.COUNTER: CounterMetricFamily,
+    table.GAUGE: GaugeMetricFamily,
+    table.HISTOGRAM: HistogramMetricFamily,
 }
 
 
@@ -61,14 +51,14 @@ class ThrottleCollector(Collector):
     """
 
     def __init__(self, throttle: Observed, *, max_limits: int = MAX_LIMITS) -> None:
-        self._source = SampleSource(throttle, max_limits)
+        self._source = table.SampleSource(throttle, max_limits)
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values, for the registry. Does not call the server.
 
         :meta private:
         """
-        return [_make_family(metric, metric.labels) for metric in METRICS]
+        return [_make_family(metric, metric.labels) for metric in table.METRICS]
 
     def collect(self) -> Iterator[Metric]:
         """Read the server and yield all metrics.
@@ -76,11 +66,11 @@ class ThrottleCollector(Collector):
         :meta private:
         """
         samples = self._source.read()
-        for metric in METRICS:
+        for metric in table.METRICS:
             found = samples[metric.name]
             family = _make_family(metric, [*found[0][0]] if found else metric.labels)
             for labels, value in found:
-                values = value if isinstance(value, Histogram) else [value]
+                values = value if isinstance(value, table.Histogram) else [value]
                 family.add_metric([*labels.values()], *values)
             yield family
 
@@ -88,10 +78,7 @@ class ThrottleCollector(Collector):
 def make_registry(
     throttle: Observed, *, max_limits: int = MAX_LIMITS
 ) -> prometheus_client.CollectorRegistry:
-    """Return a registry that has only a :class:`ThrottleCollector` of these arguments.
-
-    :meta private:
-    """
+    """Return a registry that has only a :class:`ThrottleCollector` of these arguments."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(ThrottleCollector(throttle, max_limits=max_limits))
     return registry
@@ -116,14 +103,11 @@ def make_wsgi_app(throttle: Observed, *, max_limits: int = MAX_LIMITS) -> Callab
 def start_server(
     throttle: Observed, port: int, host: str, *, max_limits: int = MAX_LIMITS
 ) -> WSGIServer:
-    """Serve the page in threads of this process; return the server. OSError: it cannot listen.
-
-    :meta private:
-    """
+    """Serve the page in threads of this process; return the server. OSError: it cannot listen."""
     registry = make_registry(throttle, max_limits=max_limits)
     server, _ = prometheus_client.start_http_server(port, host, registry)
     return server
 
 
-def _make_family(metric: TableRow, labels: Sequence[str]) -> Any:
-    return _FAMILIES[metric.kind](f"{PREFIX}{metric.name}", metric.help, labels=labels)
+def _make_family(metric: table.Metric, labels: Sequence[str]) -> Any:
+    return _FAMILIES[metric.kind](f"{table.PREFIX}{metric.name}", metric.help, labels=labels)

@@ -76,11 +76,6 @@ class Metric:
             return HISTOGRAM
         return COUNTER if self.name.endswith("_total") else GAUGE
 
-    @property
-    def unit(self) -> str:
-        """The unit of its values: ``"seconds"``, or empty for a number without a unit."""
-        return "seconds" if "seconds" in self.name else ""
-
 
 #: What each metric counts or measures, by its labels and its name.
 _TABLE: Mapping[tuple[str, ...], Mapping[str, str]] = {

@@ -74,48 +74,40 @@ class Progress:
         ended = self.ended >= self.sent and not self.unreachable
         return (self.closed or self.cancelled) and ended
 
-    @classmethod
-    def merge(
-        cls,
-        parts: Sequence[Progress],
-        unreachable: Sequence[str] = (),
-        missing: Sequence[str] = (),
-    ) -> Progress:
-        """Return the progress of a fan-out with parts in several shards.
 
-        It is paused as long as all parts are, and cancelled if one is: another call of ``cancel``
-        cancels the others.
+def merge_progress(
+    parts: Sequence[Progress], unreachable: Sequence[str] = (), missing: Sequence[str] = ()
+) -> Progress:
+    """Return the progress of a fan-out with parts in several shards.
 
-        :meta private:
-        """
-        rates = [part.rate for part in parts if part.rate is not None]
-        sums = dict.fromkeys(COUNTS, sum)
-        merged = merge_fields(parts, **sums, paused=min, closed=all, cancelled=any)
-        return replace(
-            merged,
-            rate=sum(rates) if rates and not merged.cancelled else None,
-            closed=merged.closed and not unreachable,
-            unreachable=tuple(unreachable),
-            missing=tuple(missing),
-        )
+    It is paused as long as all parts are, and cancelled if one is: another call of ``cancel``
+    cancels the others.
+    """
+    rates = [part.rate for part in parts if part.rate is not None]
+    sums = dict.fromkeys(COUNTS, sum)
+    merged = merge_fields(parts, **sums, paused=min, closed=all, cancelled=any)
+    return replace(
+        merged,
+        rate=sum(rates) if rates and not merged.cancelled else None,
+        closed=merged.closed and not unreachable,
+        unreachable=tuple(unreachable),
+        missing=tuple(missing),
+    )
 
-    @classmethod
-    def read(cls, name: str, now: int, paused: float, record: Mapping[str, str]) -> Progress:
-        """Read the record of a fan-out (see ``fan_outs.lua``) at a time in microseconds.
 
-        :meta private:
-        """
-        counts: dict[str, Any] = {one: max(0, int(record.get(one, 0))) for one in COUNTS}
-        ended = counts["done"] + counts["failed"] + counts["revoked"]
-        counts["running"] = max(0, counts["sent"] - counts["waiting"] - ended)
-        return cls(
-            name=name,
-            **counts,
-            rate=_rate(now, ended, record),
-            paused=paused,
-            closed="closed" in record,
-            cancelled="cancelled" in record,
-        )
+def _read_progress(now: int, pause_us: int, record: Mapping[str, str]) -> Progress:
+    """Read the record of a fan-out (see ``fan_outs.lua``) at a time in microseconds."""
+    counts: dict[str, Any] = {one: max(0, int(record.get(one, 0))) for one in COUNTS}
+    ended = counts["done"] + counts["failed"] + counts["revoked"]
+    counts["running"] = max(0, counts["sent"] - counts["waiting"] - ended)
+    return Progress(
+        name=record["name"],
+        **counts,
+        rate=_rate(now, ended, record),
+        paused=pause_to_seconds(pause_us),
+        closed="closed" in record,
+        cancelled="cancelled" in record,
+    )
 
 
 def _rate(now: int, ended: int, record: Mapping[str, str]) -> float | None:
@@ -136,15 +128,14 @@ def read_fan_outs(observer: Observer) -> Plan[list[Progress]]:
     while first < total:
         now, total, *rows = yield observer.call("list_fan_outs", names, first, _PAGE_SIZE)
         for paused, flat in rows:
-            record = pair_up(flat)
-            name, pause = record["name"], pause_to_seconds(int(paused))
-            found[name] = Progress.read(name, int(now), pause, record)
+            progress = _read_progress(int(now), int(paused), pair_up(flat))
+            found[progress.name] = progress
         first += _PAGE_SIZE
     return sorted(found.values(), key=lambda progress: (-progress.waiting, progress.name))
 
 
-def read_fan_out(observer: Observer, name: str) -> Plan[tuple[int, float, Mapping[str, str]]]:
-    """Return the server's time in microseconds, seconds of the pause, and the record.
+def read_fan_out(observer: Observer, name: str) -> Plan[tuple[Progress, Mapping[str, str]]]:
+    """Return the progress of a fan-out in the shard, and its record.
 
     Raises:
         UnknownFanOutError: there is no record, or it has expired.
@@ -153,7 +144,8 @@ def read_fan_out(observer: Observer, name: str) -> Plan[tuple[int, float, Mappin
     now, paused, flat = yield observer.call("fan_out_progress", names)
     if not flat:
         raise unknown_fan_out_error(name)
-    return int(now), pause_to_seconds(int(paused)), pair_up(flat)
+    record = pair_up(flat)
+    return _read_progress(int(now), int(paused), record), record
 
 
 def forecast_fan_outs(

@@ -92,20 +92,18 @@ def read_fleet(observer: Observer) -> Plan[Fleet]:
         name = lines.decode().removeprefix(head)
         # A worker that has just ended reported its queues a moment ago.
         consumed[name] = consumed.get(name, False) or (flag == b"1" and workers > 0)
-    ungated = tuple(sorted(map(_read_note, notes), key=lambda one: one.task))
-    return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS, ungated)
+    ungated = [
+        Ungated(note.removeprefix(_RELEASES_EARLY), note.startswith(_RELEASES_EARLY))
+        for note in map(bytes.decode, notes)
+    ]
+    ungated.sort(key=lambda one: one.task)
+    return Fleet(int(now), workers, quarantined, consumed, outage_us / MICROSECONDS, (*ungated,))
 
 
 def note_ungated(observer: Observer, tasks: Iterable[Ungated]) -> Plan[None]:
     """Note that a worker has seen starts of tasks that did not pass its gate."""
     notes = [_RELEASES_EARLY * one.releases_early + one.task for one in tasks]
     yield observer.call("note_ungated", [observer.keys.ungated], to_us(_UNGATED_SECONDS), *notes)
-
-
-def _read_note(note: bytes) -> Ungated:
-    text = note.decode()
-    task = text.removeprefix(_RELEASES_EARLY)
-    return Ungated(task, task != text)
 
 
 def is_consumed(observer: Observer, queue: str) -> Plan[bool]:

@@ -98,8 +98,9 @@ def read_details(observer: Observer, ref: LimitRef) -> Plan[LimitDetails]:
     stored = yield from read_stored(observer, [ref])
     fleet, (status,), (waiting,), lines = yield from _measure(observer, stored, _MAX_COUNTED)
     used, holders = 0, tuple[SlotHolder, ...]()
-    if any(map(has_slots, limits_in_force(status.name, status.clauses))):
-        used, holders = yield from _read_slots(observer, ref)
+    if any(map(has_slots, limits_in_force(status))):
+        used, *rows = yield observer.call("list_slots", [observer.keys.entries(ref)], MAX_SLOTS)
+        holders = tuple(_read_holder(*row) for row in rows)
     most_keys = MAX_KEYS if ref.key is None else 0
     _, waiting_keys = yield from list_keys(observer, ref.name, "waiting", most=most_keys)
     _, paused_keys = yield from list_keys(observer, ref.name, "paused", most=most_keys)
@@ -187,11 +188,6 @@ def _read_queues(waiting: Waiting, fleet: Fleet) -> tuple[QueueStatus, ...]:
         QueueStatus(name, found.tasks, waiting.is_complete, fleet.consumes(name, found.oldest))
         for name, found in by_tasks
     )
-
-
-def _read_slots(observer: Observer, ref: LimitRef) -> Plan[tuple[int, tuple[SlotHolder, ...]]]:
-    used, *rows = yield observer.call("list_slots", [observer.keys.entries(ref)], MAX_SLOTS)
-    return used, tuple(_read_holder(*row) for row in rows)
 
 
 def _read_holder(holder: bytes, lease_us: int) -> SlotHolder:

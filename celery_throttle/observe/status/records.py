@@ -71,7 +71,11 @@ def read_records(observer: Observer, name: str, seconds: float) -> Plan[list[Rec
     Raises:
         LimitValueError: it is more than a week, or less than a second.
     """
-    check_recorded(seconds)
+    if not 1 <= seconds <= MAX_RECORDED_SECONDS:
+        raise LimitValueError(
+            f"a time of {shown(seconds)} seconds is not recorded; allowed: from one second to "
+            "seven days"
+        )
     older: list[Record] = []
     if seconds > RECENT_SECONDS:
         _, _, older = yield from _read_records(observer, name, "week", seconds)
@@ -128,15 +132,6 @@ def _begin_at(records: list[Record], since: int) -> tuple[list[Record], int]:
     if is_new:
         first = first._replace(at=since)
     return [first, *others, last], min(first.at, since)
-
-
-def check_recorded(seconds: float) -> None:
-    """Raise LimitValueError if no record covers a time."""
-    if not 1 <= seconds <= MAX_RECORDED_SECONDS:
-        raise LimitValueError(
-            f"a time of {shown(seconds)} seconds is not recorded; allowed: from one second to "
-            "seven days"
-        )
 
 
 def _read_records(

@@ -162,7 +162,7 @@ def estimate_seconds(status: LimitStatus, tasks: int) -> float | None:
     """Return :func:`estimate_wait` of a limit; ``tasks``: of the key that has most."""
     if not status.waiting or any(pause.until is None for pause in status.pauses):
         return None
-    rates = [limit.rate for limit in limits_in_force(status.name, status.clauses)]
+    rates = [limit.rate for limit in limits_in_force(status)]
     seconds = [
         tasks * rate.period_us / rate.count / MICROSECONDS
         for rate in rates
@@ -172,12 +172,16 @@ def estimate_seconds(status: LimitStatus, tasks: int) -> float | None:
     return paused + max(seconds) if seconds and len(seconds) == len(rates) else None
 
 
-@lru_cache(maxsize=4096)
-def limits_in_force(name: str, clauses: tuple[str, ...]) -> Limits:
+def limits_in_force(status: LimitStatus) -> Limits:
     """Return the limits of the clauses of a status.
 
     They are empty if the limit is not defined, or was defined by a later version of this package.
     """
+    return _parse_clauses(status.name, status.clauses)
+
+
+@lru_cache(maxsize=4096)
+def _parse_clauses(name: str, clauses: tuple[str, ...]) -> Limits:
     try:
         return parse_limits(clauses, name) if clauses else ()
     except LimitError:
@@ -245,13 +249,12 @@ def read_changes(
 
     That may be a change in another shard.
     """
-    first = "+"
+    first, suffix = "+", _suffix(observer)
     if before is not None:
         at, _, shard = before.partition("@")
-        first = at if _suffix(observer)[1:] < shard else f"({at}"
+        first = at if suffix[1:] < shard else f"({at}"
     command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
     _, (rows,) = yield from read_keys(observer, command)
-    suffix = _suffix(observer)
     found = rows or ()  # nil for a COUNT of 0
     return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in found]
 

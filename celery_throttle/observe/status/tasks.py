@@ -199,7 +199,7 @@ def _explain_line(
 def read_waiting_tasks(
     observer: Observer, ref: LimitRef, name_of: NameOf, first: int = 0, most: int = 50
 ) -> Plan[WaitingPage]:
-    """Return tasks that wait at a limit, or at one key of it, some at a time.
+    """Return tasks that wait at a limit, or at one key of it, in one shard; ``next`` is None.
 
     ``first``: how many to pass over. Raises as :meth:`check_known`.
     """
@@ -219,10 +219,8 @@ def read_waiting_tasks(
     if len(tasks) < most and passed < status.waiting:  # those that need no key
         args = ref, max(0, first - passed), most - len(tasks)
         tasks += yield from _tasks_at(observer, *args, name_of)
-    end = first + len(tasks)
-    has_more = bool(tasks) and end < status.waiting
     listed = yield from _add_starts(observer, tasks)
-    return WaitingPage(status.waiting, listed, end if has_more else None)
+    return WaitingPage(status.waiting, listed, None)
 
 
 class _ListedTask(NamedTuple):
