@@ -44,6 +44,8 @@ _LEASE_SECONDS = 30.0
 
 _TOO_MANY = 429
 
+_UNKNOWN_USAGE = ("it does not tell the true cost of a call: its estimate stands",)
+
 R = TypeVar("R")
 
 
@@ -218,7 +220,7 @@ class GuardedCall(Generic[R]):
 
         ``is_whole``: whether the body, which may yet say that the API refused, has been read.
         """
-        self.guard.log_warnings(self.limits.names, reading.warnings)
+        self.guard.log_warnings(self.limits.quantities, reading.warnings)
         if reading.says_nothing and not (self.limits.is_adaptive or self.limits.is_in_row):
             return
         took = time.monotonic() - self._began if is_whole else None
@@ -282,7 +284,7 @@ class GuardedCall(Generic[R]):
             elif units:
                 actual = self.limits.actual(units, self.requirement)
             elif self.limits.has_estimates:
-                self.guard.log_unknown_usage(self.limits.names)
+                self.guard.log_warnings(self.limits.quantities, _UNKNOWN_USAGE)
             if reading is not None:
                 yield from self._learn(reading)
         finally:
