@@ -345,12 +345,8 @@ class LimiterCore:
             action = StoreCall(self.store, action)
         if isinstance(action, StoreCall):
             store, call = action.store, action.call
-            if interruptions is None:
-                return Step(partial(store.run, call), partial(store.arun, call))
-            note = interruptions.append
-            return Step(
-                partial(store.run_to_end, call, note), partial(store.arun_to_end, call, note)
-            )
+            args = (call,) if interruptions is None else (call, interruptions.append)
+            return Step(partial(store.run, *args), partial(store.arun, *args))
         if interruptions:
             raise interruptions[0]
         if isinstance(action, Blocking):
