@@ -20,17 +20,14 @@ from celery_throttle.store.steps import run_steps
 class ThrottledAdapter(BaseAdapter):
     """An adapter that acquires limits before each request and learns from each response.
 
+    The arguments ``limits``, ``profile``, ``cost``, ``usage``, ``max_wait`` and ``retry_refused``,
+    and their defaults, are those of :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+    Functions take the ``requests.PreparedRequest``. A file or a generator as the body counts as a
+    stream.
+
     Args:
-        limits: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`; a function takes the
-            ``requests.PreparedRequest``.
         adapter: The adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
             Its own retries (``max_retries``) do not acquire the limits again.
-        profile: As for ``ThrottledTransport``.
-        cost: As for ``ThrottledTransport``; a function takes the ``requests.PreparedRequest``.
-        usage: As for ``ThrottledTransport``.
-        max_wait: The most seconds that a request waits for its limits; default 0.
-        retry_refused: As for ``ThrottledTransport``; a file or a generator as the body counts as a
-            stream. Default 0.
 
     Raises:
         LimitError: An argument is invalid.

@@ -1,19 +1,19 @@
 """Key functions that identify clients by address, header or user, and requests by route.
 
 Each takes a WSGI environ, an ASGI scope, or the request of a view. Clients that omit something or
-send nonsense share a key: nobody escapes a limit by what they send.
+send nonsense share a key: nobody escapes a limit by what they send, and nothing that they send
+raises an error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable
 from ipaddress import IPv6Address, IPv6Network, ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
-from celery_throttle.inbound.request_info import RequestInfo
 from celery_throttle.inbound.rules import KeyFunction, check_function
 from celery_throttle.limits.rules.rules import compile_route
 
@@ -28,6 +28,62 @@ _ROUTE = re.compile(r"([A-Z]+ )?[/*].*", re.DOTALL)
 
 #: Attributes that identify a user; the first one that is set counts.
 _USER_IDS = ("pk", "id", "username")
+
+#: Attributes of requests that hold the environ or the scope: Django, Werkzeug, Starlette.
+_ATTRIBUTES = ("META", "environ", "scope")
+
+#: Headers that an environ has without the prefix HTTP_.
+_UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
+
+
+class RequestInfo(NamedTuple):
+    """A WSGI environ or an ASGI scope, read in one way. Made by :meth:`of`."""
+
+    mapping: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, request: Any) -> RequestInfo:
+        """Read an environ, a scope, or a framework's request that holds one; else KeyValueError."""
+        for found in (request, *(getattr(request, name, None) for name in _ATTRIBUTES)):
+            if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
+                return cls(found)
+        raise KeyValueError(
+            f"{shown(request)} is no request; allowed: a WSGI environ, an ASGI scope, or a request "
+            "of a framework that holds one"
+        )
+
+    def header_values(self, name: str) -> list[str]:
+        """Return the values of a header, in order. A WSGI server has joined them into one."""
+        if self._is_environ:
+            key = name.upper().replace("-", "_")
+            value = self.mapping.get(key if key in _UNPREFIXED else f"HTTP_{key}")
+            return [] if value is None else [str(value)]
+        wanted = name.lower().encode("ascii")
+        pairs = self.mapping.get("headers") or ()
+        return [value.decode("latin-1") for given, value in pairs if given.lower() == wanted]
+
+    @property
+    def peer(self) -> str:
+        """The address that the connection came from; empty if the server does not say."""
+        if self._is_environ:
+            return str(self.mapping.get("REMOTE_ADDR") or "")
+        client = self.mapping.get("client")
+        return str(client[0]) if client else ""
+
+    @property
+    def method_and_path(self) -> tuple[str, str]:
+        """For example ``("GET", "/orders/1")``. A websocket begins with a GET."""
+        get = self.mapping.get
+        if not self._is_environ:
+            return str(get("method") or "GET"), str(get("path") or "/")
+        path = f"{get('SCRIPT_NAME') or ''}{get('PATH_INFO') or ''}"
+        # WSGI passes UTF-8 decoded as Latin-1.
+        path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+        return str(self.mapping["REQUEST_METHOD"]), path or "/"
+
+    @property
+    def _is_environ(self) -> bool:
+        return "REQUEST_METHOD" in self.mapping
 
 
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> KeyFunction:
