@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from http import HTTPStatus
 from typing import Any
 
@@ -125,12 +124,6 @@ def openai_headers(name: str, header: str, period: float | None = None) -> Quant
 #: The headers of APIs without a profile of their own.
 GENERIC = Profile(
     name="an API without a profile",
-    sources=(
-        "https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/",
-        "https://www.rfc-editor.org/rfc/rfc9110#name-retry-after",
-        "https://www.rfc-editor.org/rfc/rfc6585#section-4",
-    ),
-    read_on=date(2026, 11, 25),
     quantities=(
         _headers("ratelimit-"),
         _headers("x-ratelimit-"),
