@@ -61,17 +61,13 @@ class ThrottledAdapter(BaseAdapter):
     ) -> requests.Response:
         """Send a request once its limits allow it.
 
+        It raises the errors of
+        :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
+
         Args:
             request: The request.
             args: Passed to the ``send()`` of the adapter.
             options: Passed to the ``send()`` of the adapter, such as ``timeout``.
-
-        Raises:
-            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
-                a task that a worker runs, the task joins its line.
-            StoreUnavailableError: The limits server cannot be reached, and not all of the
-                limits are ``outage open``; nothing was sent.
-            ThrottleError: A limit is not defined, or ``cost`` returned no valid value.
         """
         send = partial(self._adapter.send, request, *args, **options)
         return run_steps(call_steps(self._guard, _RequestsExchange(request, send), request))

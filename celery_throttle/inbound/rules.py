@@ -68,7 +68,8 @@ class Options:
                 to_millionths(units)
         if not callable(limits) or isinstance(limits, LimitHandle):
             rules = Rules.of(limits, key, cost)
-            _check_key(key, rules.refs, is_async=is_async)
+            _check_key_names(key, [ref.name for ref in rules.refs if ref.key is None])
+            _check_key_functions(key, is_async=is_async)
             return cls(None, key, cost, rules.checked())
         check_function(limits, "limits", may_be_async=is_async)
         _check_key_functions(key, is_async=is_async)
@@ -174,11 +175,8 @@ def _encode_some(key: Any) -> str | None:
     return None if key is None else encode_key(key)
 
 
-def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None:
-    if key is None:
-        return
-    names = list(dict.fromkeys(ref.name for ref in refs if ref.key is None))
-    if not names:
+def _check_key_names(key: object, names: Sequence[str]) -> None:
+    if key is not None and not names:
         raise ConfigurationError("each limit has a key of its own, so key= would not be used")
     for name in key if isinstance(key, Mapping) else ():
         if name not in names:
@@ -186,7 +184,6 @@ def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None
                 f"a key is given for {shown(name)}; allowed: limits without a key of their own: "
                 f"{', '.join(names)}"
             )
-    _check_key_functions(key, is_async=is_async)
 
 
 def _check_key_functions(key: object, *, is_async: bool) -> None:

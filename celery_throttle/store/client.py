@@ -7,6 +7,7 @@ is sent again, or its error is raised. :mod:`celery_throttle.store.connections` 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,7 +29,6 @@ from celery_throttle.store.steps import (
     arun_steps,
     run_steps,
     run_to_end,
-    sleep_step,
     waits,
 )
 from celery_throttle.store.url import is_cluster_url, read_url, safe_url
@@ -118,10 +118,10 @@ class Store:
             reply = read(connection)
         except BaseException as error:  # noqa: BLE001  # fail raises it
             self.connections.fail(error, connection)
-        if type(reply) is not list or self.breaker.is_open:
-            return self._conclude(connection, call, reply)
-        self.connections.put(connection)  # the usual case
-        return reply
+        if isinstance(reply, hiredis.ReplyError):
+            connection, reply = run_steps(self._recover(call, connection, reply))
+        self.connections.put(connection)
+        return self._check_reply(reply)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip, in order; return the reply or error of each.
@@ -196,18 +196,11 @@ class Store:
         self.connections.put(connection)
         return [self._resolve(*pair) for pair in zip(calls, replies, strict=True)]
 
-    def _conclude(self, connection: Connection, call: Call, reply: Any) -> Any:
-        if isinstance(reply, hiredis.ReplyError):
-            connection, reply = run_steps(self._recover(call, connection, reply))
-        self.connections.put(connection)
-        return self._check_reply(reply)
-
     async def arun(self, call: Call, note: Note | None = None) -> Any:
         """:meth:`run` for asyncio, where a cancellation interrupts the caller."""
         if self.breaker.is_open:
             self.breaker.check()
-        connections = self.connections
-        connection = connections.fresh_in_loop() or await connections.share()
+        connection = await self.connections.share()
         try:
             request = connection.request(call.packed)
             reply = await (request if note is None else _result_of(request, note))
@@ -243,7 +236,7 @@ class Store:
                 if seconds is None:
                     self.connections.servers.report_lost(connection)
                     break
-                yield sleep_step(seconds)
+                yield Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
             seen.add(error.text)
             if moves:
                 self.connections.leave(connection)

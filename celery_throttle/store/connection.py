@@ -121,20 +121,6 @@ class Connection:
         last_used: monotonic time at which its last call began.
     """
 
-    __slots__ = (
-        "_connection",
-        "_is_green",
-        "_poll",
-        "_reader",
-        "_socket",
-        "_ticks",
-        "_unsent",
-        "address",
-        "began",
-        "idle",
-        "last_used",
-    )
-
     idle: deque[Connection]
 
     def __init__(self, address: Address, connection: Any, began: float) -> None:

@@ -65,14 +65,9 @@ def shard_prefix(prefix: str, shard: Shard) -> str:
         tag = next(
             salted
             for salted in (f"{stem}{salt}" for salt in count())
-            if hash_slot(salted) * shard.by_key // REDIS_CLUSTER_HASH_SLOTS == shard.number
+            if key_slot(salted.encode()) * shard.by_key // REDIS_CLUSTER_HASH_SLOTS == shard.number
         )
     return f"{head}{{{tag}}}{tail}"
-
-
-def hash_slot(tag: str) -> int:
-    """Return the slot of a cluster for a hash tag."""
-    return key_slot(tag.encode())
 
 
 class QueueKeys(NamedTuple):

@@ -221,8 +221,6 @@ class GuardedCall(Generic[R]):
         ``is_whole``: whether the body, which may yet say that the API refused, has been read.
         """
         self.guard.log_warnings(self.limits.quantities, reading.warnings)
-        if reading.says_nothing and not (self.limits.is_adaptive or self.limits.is_in_row):
-            return
         took = time.monotonic() - self._began if is_whole else None
         try:
             answers = self.limits.feedback(reading, took)
