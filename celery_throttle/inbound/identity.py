@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isawaitable
+from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
 from celery_throttle.inbound.rules import KeyFunction, check_function
 from celery_throttle.limits.rules.rules import compile_route
+from celery_throttle.store.steps import Step, Steps, run_steps
 
 #: The key of all addresses that cannot be read.
 _UNKNOWN = "unknown"
@@ -288,19 +289,7 @@ def by_parts(*functions: KeyFunction) -> KeyFunction:
     for function in functions:
         check_function(function, "key")
 
-    def key(request: Any) -> Any:
-        return join((), request, functions)
-
-    def join(parts: tuple[Any, ...], request: Any, rest: Sequence[KeyFunction]) -> Any:
-        if not rest:
-            return parts
-
-        def add(part: Any) -> Any:
-            return None if part is None else join((*parts, *_as_tuple(part)), request, rest[1:])
-
-        return _then(rest[0](request), add)
-
-    return key
+    return lambda request: run_steps(_join(functions, request))
 
 
 def _anonymous(otherwise: KeyFunction | None) -> KeyFunction:
@@ -308,26 +297,20 @@ def _anonymous(otherwise: KeyFunction | None) -> KeyFunction:
     function = by_address() if otherwise is None else otherwise
     check_function(function, "otherwise")
 
-    def mark(value: Any) -> Any:
-        return None if value is None else ("anonymous", *_as_tuple(value))
-
-    return lambda request: _then(function(request), mark)
+    return lambda request: run_steps(_join([function], request, "anonymous"))
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _then(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return what a function returns for a value; if one of both is awaitable, so is the result."""
-    if not isawaitable(value):
-        return function(value)
-
-    async def wait() -> Any:
-        result = function(await value)
-        return await result if isawaitable(result) else result
-
-    return wait()
+def _join(
+    functions: Sequence[KeyFunction], request: Any, *parts: Any
+) -> Steps[tuple[Any, ...] | None]:
+    """Return parts of a key, and those that functions return, which may be awaitable."""
+    for function in functions:
+        call = partial(function, request)
+        part = yield Step(call, call, may_return_awaitable=True)
+        if part is None:
+            return None
+        parts += part if isinstance(part, tuple) else (part,)
+    return parts
 
 
 def _check_number(name: str, value: int, least: int, most: int) -> None:

@@ -24,7 +24,7 @@ from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
 from celery_throttle.limiter.leases import Slot, enter_step, exit_step, reserve_steps
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
@@ -228,7 +228,11 @@ class GuardedCall(Generic[R]):
                 pause = yield from self._limiter.plan_steps(self._limiter.learn_plan(answers))
                 self.guard.note_answers(answers)
                 self._pause = max(pause, self._pause or 0.0)
-            names = [ref.name for ref, each in answers.items() if _may_pause(each)]
+            names = [
+                ref.name
+                for ref, each in answers.items()
+                if each.refused or each.overloaded or each.stop
+            ]
             if self._pause and names:
                 self.guard.log_pause(names, self._pause)
         except ThrottleError as error:
@@ -380,10 +384,6 @@ def release_later(call: GuardedCall[Any], may_read: Callable[[], bool]) -> Calla
         task.add_done_callback(tasks.discard)
 
     return release
-
-
-def _may_pause(feedback: Feedback) -> bool:
-    return feedback.refused or feedback.overloaded or bool(feedback.stop)
 
 
 def _step(action: Callable[[], Any]) -> Step:

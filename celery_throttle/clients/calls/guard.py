@@ -70,21 +70,8 @@ WARNING_INTERVAL_SECONDS = 60.0
 class Guard:
     """The limits of one client's calls.
 
-    ``cost`` takes the request, or the arguments of the call. ``usage`` takes what the JSON of the
-    response stands for, or of each event of a stream; or the result of the call.
-
-    Args:
-        limits: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: each
-            counts requests. Or a dict of quantity to such limits, such as ``{"requests": ...,
-            "tokens": ...}``. Or a function of the request that returns one of these, or None
-            for no limit.
-        profile: What the vendor documents about the API.
-        cost: Units, or a dict of units by quantity, or a function that returns either. Default: one
-            request, and what the profile estimates.
-        usage: A function that returns the actual cost, in the forms of ``cost``; nothing (``{}``)
-            if it is not told there. Default: what the profile reads. ``cost`` is an estimate then.
-        max_wait: The most seconds that a call waits for its limits; default 0.
-        retry_refused: How many times to repeat a call that the API refuses; default 0.
+    The arguments are those of :class:`~celery_throttle.clients.httpx.ThrottledTransport`. Of other
+    calls, ``limits`` and ``cost`` take the arguments, and ``usage`` the result.
 
     Raises:
         LimitError: An argument is invalid.

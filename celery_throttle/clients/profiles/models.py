@@ -10,7 +10,7 @@ from celery_throttle.clients.profiles.generic import (
     OVERLOADS,
     REFUSALS,
     RETRY_AFTER,
-    openai_headers,
+    quantity,
 )
 from celery_throttle.clients.profiles.header_values import parse_duration
 from celery_throttle.clients.profiles.profile import (
@@ -114,9 +114,9 @@ BILLING_CODES = (
 OPENAI = Profile(
     name="OpenAI",
     quantities=(
-        openai_headers(REQUESTS, "requests", MINUTE),
-        openai_headers(TOKENS, "tokens", MINUTE),
-        openai_headers(TOKENS, "project-tokens", MINUTE),
+        quantity(REQUESTS, "x-ratelimit-{}-requests", Reset.FULL, MINUTE),
+        quantity(TOKENS, "x-ratelimit-{}-tokens", Reset.FULL, MINUTE),
+        quantity(TOKENS, "x-ratelimit-{}-project-tokens", Reset.FULL, MINUTE),
     ),
     signs=(
         Sign(Meaning.FAILURE, statuses=(429,), codes=BILLING_CODES),
@@ -151,8 +151,8 @@ GROQ = replace(
     name="Groq",
     # The headers of requests are about those of a day, whatever the limit here is.
     quantities=(
-        openai_headers("requests_per_day", "requests"),
-        openai_headers(TOKENS, "tokens", MINUTE),
+        quantity("requests_per_day", "x-ratelimit-{}-requests", Reset.FULL),
+        quantity(TOKENS, "x-ratelimit-{}-tokens", Reset.FULL, MINUTE),
     ),
     signs=(*OPENAI.signs, Sign(Meaning.OVERLOAD, statuses=(498,))),
     refused_costs=(),
@@ -229,19 +229,13 @@ def _anthropic_usage(body: Mapping[str, Any]) -> Units:
     return found
 
 
-def _anthropic_headers(name: str, header: str) -> Quantity:
-    prefix = f"anthropic-ratelimit-{header}-"
-    remaining, limit, reset = (f"{prefix}{part}" for part in ("remaining", "limit", "reset"))
-    return Quantity(name, remaining, limit, reset, Reset.FULL, MINUTE)
-
-
 ANTHROPIC = Profile(
     name="Anthropic",
     quantities=(
-        _anthropic_headers(REQUESTS, "requests"),
-        _anthropic_headers(INPUT_TOKENS, "input-tokens"),
-        _anthropic_headers(OUTPUT_TOKENS, "output-tokens"),
-        _anthropic_headers(TOKENS, "tokens"),
+        quantity(REQUESTS, "anthropic-ratelimit-requests-{}", Reset.FULL, MINUTE),
+        quantity(INPUT_TOKENS, "anthropic-ratelimit-input-tokens-{}", Reset.FULL, MINUTE),
+        quantity(OUTPUT_TOKENS, "anthropic-ratelimit-output-tokens-{}", Reset.FULL, MINUTE),
+        quantity(TOKENS, "anthropic-ratelimit-tokens-{}", Reset.FULL, MINUTE),
     ),
     signs=(
         Sign(

@@ -146,13 +146,6 @@ def _parse_salesforce(text: str) -> tuple[int, int]:
     return parse_used_of(match[1])
 
 
-def _salesforce_quotas(fields: Fields) -> Iterator[Quota]:
-    found = fields.value("sforce-limit-info", _parse_salesforce)
-    if found is not None:
-        used, limit = found
-        yield Quota(REQUESTS, max(limit - used, 0), limit)
-
-
 SALESFORCE = Profile(
     name="Salesforce",
     signs=(
@@ -162,7 +155,7 @@ SALESFORCE = Profile(
     ),
     codes=("*.errorCode",),
     waits=RETRY_AFTER,
-    quotas=_salesforce_quotas,
+    quotas=lambda fields: read_used_of(fields, "sforce-limit-info", _parse_salesforce),
     quota_headers=("sforce-limit-info",),
 )
 
