@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
 from celery_throttle.inbound.rules import KeyFunction, check_function
@@ -37,54 +37,48 @@ _ATTRIBUTES = ("META", "environ", "scope")
 _UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
 
 
-class RequestInfo(NamedTuple):
-    """A WSGI environ or an ASGI scope, read in one way. Made by :meth:`of`."""
+def _mapping_of(request: Any) -> Mapping[str, Any]:
+    """Return an environ or a scope, also that of a framework's request; else KeyValueError."""
+    for found in (request, *(getattr(request, name, None) for name in _ATTRIBUTES)):
+        if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
+            return found
+    raise KeyValueError(
+        f"{shown(request)} is no request; allowed: a WSGI environ, an ASGI scope, or a request "
+        "of a framework that holds one"
+    )
 
-    mapping: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, request: Any) -> RequestInfo:
-        """Read an environ, a scope, or a framework's request that holds one; else KeyValueError."""
-        for found in (request, *(getattr(request, name, None) for name in _ATTRIBUTES)):
-            if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
-                return cls(found)
-        raise KeyValueError(
-            f"{shown(request)} is no request; allowed: a WSGI environ, an ASGI scope, or a request "
-            "of a framework that holds one"
-        )
+def _header_values(request: Any, name: str) -> list[str]:
+    """Return the values of a header, in order. A WSGI server has joined them into one."""
+    mapping = _mapping_of(request)
+    if "REQUEST_METHOD" in mapping:
+        key = name.upper().replace("-", "_")
+        value = mapping.get(key if key in _UNPREFIXED else f"HTTP_{key}")
+        return [] if value is None else [str(value)]
+    wanted = name.lower().encode("ascii")
+    pairs = mapping.get("headers") or ()
+    return [value.decode("latin-1") for given, value in pairs if given.lower() == wanted]
 
-    def header_values(self, name: str) -> list[str]:
-        """Return the values of a header, in order. A WSGI server has joined them into one."""
-        if self._is_environ:
-            key = name.upper().replace("-", "_")
-            value = self.mapping.get(key if key in _UNPREFIXED else f"HTTP_{key}")
-            return [] if value is None else [str(value)]
-        wanted = name.lower().encode("ascii")
-        pairs = self.mapping.get("headers") or ()
-        return [value.decode("latin-1") for given, value in pairs if given.lower() == wanted]
 
-    @property
-    def peer(self) -> str:
-        """The address that the connection came from; empty if the server does not say."""
-        if self._is_environ:
-            return str(self.mapping.get("REMOTE_ADDR") or "")
-        client = self.mapping.get("client")
-        return str(client[0]) if client else ""
+def _peer(request: Any) -> str:
+    """Return the address that the connection came from; empty if the server does not say."""
+    mapping = _mapping_of(request)
+    if "REQUEST_METHOD" in mapping:
+        return str(mapping.get("REMOTE_ADDR") or "")
+    client = mapping.get("client")
+    return str(client[0]) if client else ""
 
-    @property
-    def method_and_path(self) -> tuple[str, str]:
-        """For example ``("GET", "/orders/1")``. A websocket begins with a GET."""
-        get = self.mapping.get
-        if not self._is_environ:
-            return str(get("method") or "GET"), str(get("path") or "/")
-        path = f"{get('SCRIPT_NAME') or ''}{get('PATH_INFO') or ''}"
-        # WSGI passes UTF-8 decoded as Latin-1.
-        path = path.encode("latin-1", "replace").decode("utf-8", "replace")
-        return str(self.mapping["REQUEST_METHOD"]), path or "/"
 
-    @property
-    def _is_environ(self) -> bool:
-        return "REQUEST_METHOD" in self.mapping
+def _method_and_path(request: Any) -> tuple[str, str]:
+    """Return such as ``("GET", "/orders/1")``. A websocket begins with a GET."""
+    get = _mapping_of(request).get
+    method = get("REQUEST_METHOD")
+    if method is None:
+        return str(get("method") or "GET"), str(get("path") or "/")
+    path = f"{get('SCRIPT_NAME') or ''}{get('PATH_INFO') or ''}"
+    # WSGI passes UTF-8 decoded as Latin-1.
+    path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+    return str(method), path or "/"
 
 
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> KeyFunction:
@@ -108,10 +102,9 @@ def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> KeyFunction:
     _check_number("ipv6_prefix", ipv6_prefix, 1, 128)
 
     def key(request: Any) -> str:
-        info = RequestInfo.of(request)
-        text = info.peer
+        text = _peer(request)
         if proxies:
-            chain = ",".join(info.header_values("X-Forwarded-For")).rsplit(",", proxies)
+            chain = ",".join(_header_values(request, "X-Forwarded-For")).rsplit(",", proxies)
             # A chain of more pieces than proxies begins with all entries left of the client's.
             if len(chain) >= proxies and chain[-proxies].strip():
                 text = chain[-proxies]
@@ -176,7 +169,7 @@ def by_header(
     def key(request: Any) -> Any:
         # Of several values an app may use the first, the last or all: a client must not get one key
         # here and be served by another.
-        values = RequestInfo.of(request).header_values(name)
+        values = _header_values(request, name)
         value = values[0].strip() if len(values) == 1 else ""
         is_valid = bool(value) and (valid is None or valid(value))
         return value if is_valid else anonymous(request)
@@ -219,7 +212,7 @@ def by_user(*, otherwise: KeyFunction | None = None) -> KeyFunction:
 
 
 def _user(request: Any) -> Any:
-    mapping = RequestInfo.of(request).mapping
+    mapping = _mapping_of(request)
     # Requests of Starlette are mappings whose attribute raises without its middleware.
     user = mapping.get("user") if mapping is request else getattr(request, "user", None)
     if user is not None:
@@ -261,7 +254,7 @@ def by_route(*routes: str, others: Any = "other") -> KeyFunction:
     patterns = [(route, compile_route(route)) for route in routes]
 
     def key(request: Any) -> Any:
-        method, path = RequestInfo.of(request).method_and_path
+        method, path = _method_and_path(request)
         texts = path, f"{method} {path}"
         return next((route for route, regex in patterns if any(map(regex.match, texts))), others)
 

@@ -47,11 +47,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Limits by the quantity that they count.
-LimitsByQuantity = LimitHandles | Mapping[str, LimitHandles]
-
-#: The limits of a client's calls, or a function of the request that returns them.
-GuardedLimits = LimitsByQuantity | CallFunction
+#: The limits of a client's calls, or these by the quantity that they count, or a function of the
+#: request that returns either.
+GuardedLimits = LimitHandles | Mapping[str, LimitHandles] | CallFunction
 
 #: Units for each limit, or a mapping of units by quantity, or a function that returns either.
 CallCost = Cost | Units | CallFunction
