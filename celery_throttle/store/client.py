@@ -242,8 +242,10 @@ class Store:
                 self.connections.leave(connection)
             if moves or isinstance(connection, AsyncConnection):  # other calls may have left it
                 connection = yield Step(self.connections.take, self.connections.share)
-            load = [_load(call)] if error.remedy is Remedy.LOAD else []
-            reply = yield from self._send(connection, *load, call.packed)
+            commands = [call.packed]
+            if error.remedy is Remedy.LOAD:
+                commands.insert(0, pack_command("SCRIPT", "LOAD", call.script.source))
+            reply = yield from self._send(connection, *commands)
         return connection, reply
 
     def _report(self, connection: AnyConnection, error: ErrorReply) -> bool:
@@ -302,10 +304,6 @@ async def _result_of(future: asyncio.Future[T], note: Note) -> T:
             raise
         note(error)
         return future.result()
-
-
-def _load(call: Call) -> bytes:
-    return pack_command("SCRIPT", "LOAD", call.script.source)
 
 
 def _hash_tag_error(prefix: str) -> str:

@@ -169,9 +169,8 @@ class Guard:
 
     def estimates(self, quantities: Iterable[str]) -> bool:
         """Return whether the cost is an estimate, as the answer tells the actual cost."""
-        if self._usage is not None:
-            return True
-        return self.profile.usage is not no_units and any(one != REQUESTS for one in quantities)
+        tells = self._usage is not None or any(one != REQUESTS for one in quantities)
+        return self.reads_bodies and tells
 
     def usage(self, document: Any) -> Mapping[str, Any]:
         """Return the units that a part of an answer tells, by quantity; under "" for each limit."""
