@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from inspect import unwrap
 from typing import Any
@@ -152,11 +153,12 @@ class StoreUnavailableError(StoreError):
     waited = 0.0  # seconds that the failed call took, if it was measured; for `bulk/retry.py`
 
 
+@dataclass(eq=False, repr=False)
 class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mistake
     """A limit refused a call or a task.
 
-    The attributes are also the ``args`` of the exception, in this order: Celery rebuilds an
-    exception in another process from its class and ``args``.
+    The attributes are also the ``args`` of the exception, in this order, and then those of a
+    subclass: Celery rebuilds an exception in another process from its class and ``args``.
 
     Attributes:
         limit: The name of the limit.
@@ -177,18 +179,13 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
         ('api', 6)
     """
 
-    def __init__(
-        self,
-        limit: str,
-        key: str | None = None,
-        retry_after: float | None = None,
-        paused: float = 0.0,
-    ) -> None:
-        self.limit = limit
-        self.key = key
-        self.retry_after = retry_after
-        self.paused = paused
-        super().__init__(limit, key, retry_after, paused)
+    limit: str
+    key: str | None = None
+    retry_after: float | None = None
+    paused: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__init__(*(getattr(self, each.name) for each in fields(self)))
 
     def __str__(self) -> str:
         return f"{self._subject} refused; {self._wait}"
@@ -208,6 +205,7 @@ class Throttled(ThrottleError):  # noqa: N818 - an outcome to handle, not a mist
         return f"{paused}this could pass in {self.retry_after:g} s"
 
 
+@dataclass(eq=False, repr=False)
 class SentRequestsError(Throttled):
     """A limit refused a request within a task that has sent other requests.
 
@@ -219,17 +217,7 @@ class SentRequestsError(Throttled):
         max_wait: The seconds that the call may wait in the process.
     """
 
-    def __init__(
-        self,
-        limit: str,
-        key: str | None,
-        retry_after: float | None,
-        paused: float,
-        max_wait: float,
-    ) -> None:
-        super().__init__(limit, key, retry_after, paused)
-        self.max_wait = max_wait
-        self.args = (limit, key, retry_after, paused, max_wait)
+    max_wait: float = 0.0
 
     def __str__(self) -> str:
         return (
@@ -239,6 +227,7 @@ class SentRequestsError(Throttled):
         )
 
 
+@dataclass(eq=False, repr=False)
 class WaitTooLongError(Throttled):
     """A task would have to wait longer than its ``throttle_max_wait``.
 
@@ -247,22 +236,13 @@ class WaitTooLongError(Throttled):
         max_wait: The seconds that the task may wait.
     """
 
-    def __init__(
-        self,
-        limit: str,
-        key: str | None,
-        retry_after: float | None,
-        max_wait: float,
-        paused: float = 0.0,
-    ) -> None:
-        super().__init__(limit, key, retry_after, paused)
-        self.max_wait = max_wait
-        self.args = (limit, key, retry_after, max_wait, paused)
+    max_wait: float = 0.0
 
     def __str__(self) -> str:
         return f"{self._subject}: {self._wait}; throttle_max_wait allows {self.max_wait:g} s"
 
 
+@dataclass(eq=False, repr=False)
 class QueueFullError(Throttled):
     """The lines of a limit hold ``max-waiting`` tasks, or the queue of a ``leaky-queue`` is full.
 
@@ -271,22 +251,14 @@ class QueueFullError(Throttled):
         max_waiting: The number of tasks that may wait; None for the queue of a ``leaky-queue``.
     """
 
-    def __init__(
-        self,
-        limit: str,
-        key: str | None = None,
-        retry_after: float | None = None,
-        max_waiting: int | None = None,
-    ) -> None:
-        super().__init__(limit, key, retry_after)
-        self.max_waiting = max_waiting
-        self.args = (limit, key, retry_after, max_waiting)
+    max_waiting: int | None = None
 
     def __str__(self) -> str:
         bound = "" if self.max_waiting is None else f": max-waiting {self.max_waiting}"
         return f"{self._subject}: its queue is full{bound}"
 
 
+@dataclass(eq=False, repr=False)
 class KeysFullError(Throttled):
     """``max-keys`` other keys are in use, so there is no room for the key of a task.
 
@@ -296,12 +268,7 @@ class KeysFullError(Throttled):
         max_keys: The number of keys that may be in use.
     """
 
-    def __init__(
-        self, limit: str, key: str | None, retry_after: float | None, max_keys: int
-    ) -> None:
-        super().__init__(limit, key, retry_after)
-        self.max_keys = max_keys
-        self.args = (limit, key, retry_after, max_keys)
+    max_keys: int = 0
 
     def __str__(self) -> str:
         return f"{self._subject}: no room for its key: max-keys {self.max_keys}; {self._wait}"

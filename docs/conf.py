@@ -43,7 +43,7 @@ autodoc_type_aliases = {
     "FanOut": "celery_throttle.bulk.fan_out.handle.FanOut",  # app.py imports it late
     "KeyFunction": "celery_throttle.inbound.rules.KeyFunction",
     "KeySpec": "celery_throttle.inbound.rules.KeySpec",
-    "LimitHandles": "celery_throttle.limiter.handles.LimitHandles",
+    "LimitHandles": "celery_throttle.limiter.arguments.LimitHandles",
     "LimitsLike": "celery_throttle.limits.requirement.LimitsLike",
     "RefLike": "celery_throttle.limits.key.RefLike",
     "ReadAnswer": "celery_throttle.clients.wrapped.ReadAnswer",

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from celery_throttle.algorithms.decision import LimitCheck, decide
 from celery_throttle.algorithms.definition import Definition, States, adopt
-from celery_throttle.algorithms.escalation import RefusalRows
-from celery_throttle.algorithms.pause import Pause
+from celery_throttle.algorithms.pauses import Pause, RefusalRows
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.algorithms.state import Mark
 from celery_throttle.errors import LimitValueError, UnknownLimitError, nearest, shown

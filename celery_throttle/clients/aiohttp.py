@@ -32,15 +32,10 @@ class ThrottledMiddleware:
     :exc:`~celery_throttle.StoreUnavailableError` under the conditions of
     :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
 
-    Args:
-        limits: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`; a function takes the
-            ``aiohttp.ClientRequest``.
-        profile: As for ``ThrottledTransport``.
-        cost: As for ``ThrottledTransport``; a function takes the ``aiohttp.ClientRequest``.
-        usage: As for ``ThrottledTransport``.
-        max_wait: The most seconds that a request waits for its limits; default 0.
-        retry_refused: As for ``ThrottledTransport``; a body that is not text, bytes, JSON or a form
-            without files counts as a stream. Default 0.
+    The arguments ``limits``, ``profile``, ``cost``, ``usage``, ``max_wait`` and ``retry_refused``,
+    and their defaults, are those of ``ThrottledTransport``. Functions take the
+    ``aiohttp.ClientRequest``. A body that is not text, bytes, JSON or a form without files counts
+    as a stream.
 
     Raises:
         LimitError: An argument is invalid.

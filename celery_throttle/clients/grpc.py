@@ -51,17 +51,14 @@ class ThrottledInterceptor(
     :exc:`~celery_throttle.StoreUnavailableError` under the conditions of
     :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
 
+    The arguments ``limits``, ``profile``, ``cost``, ``max_wait`` and ``retry_refused``, and their
+    defaults, are those of ``ThrottledTransport``, but the default ``profile`` is
+    :data:`celery_throttle.clients.profiles.GOOGLE`. Functions take the ``grpc.ClientCallDetails``
+    and the request, a message or an iterator of messages, which counts as a stream.
+
     Args:
-        limits: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`; a function takes the
-            ``grpc.ClientCallDetails`` and the request, a message or an iterator of messages.
-        profile: As for ``ThrottledTransport``; default
-            :data:`celery_throttle.clients.profiles.GOOGLE`.
-        cost: As for ``ThrottledTransport``; a function takes the same as that of the limits.
         usage: A function of a response message that returns the actual cost, in the forms of
             ``cost``; of a stream, ``{}`` for the messages that do not tell it.
-        max_wait: The most seconds that a call waits for its limits; default 0.
-        retry_refused: As for ``ThrottledTransport``; an iterator of messages counts as a stream.
-            Default 0.
 
     Raises:
         LimitError: An argument is invalid.

@@ -59,14 +59,8 @@ class ThrottledTransport(SyncGuardedTransport, httpx.BaseTransport):
 class AsyncThrottledTransport(AsyncGuardedTransport, httpx.AsyncBaseTransport):
     """The asyncio twin of :class:`ThrottledTransport`, for ``httpx.AsyncClient``.
 
-    Args:
-        limits: See :class:`ThrottledTransport`.
-        transport: The transport that sends the requests; default ``httpx.AsyncHTTPTransport()``.
-        profile: See :class:`ThrottledTransport`.
-        cost: See :class:`ThrottledTransport`.
-        usage: See :class:`ThrottledTransport`.
-        max_wait: See :class:`ThrottledTransport`; default 0.
-        retry_refused: See :class:`ThrottledTransport`; default 0.
+    The arguments ``limits``, ``profile``, ``cost``, ``usage``, ``max_wait`` and ``retry_refused``
+    are the same; the default ``transport`` is ``httpx.AsyncHTTPTransport()``.
     """
 
     _body_type = _Body

@@ -18,14 +18,9 @@ class _Body(PassingBody, httpx2.SyncByteStream, httpx2.AsyncByteStream):
 class ThrottledTransport(SyncGuardedTransport, httpx2.BaseTransport):
     """:class:`celery_throttle.clients.httpx.ThrottledTransport` for ``httpx2.Client``.
 
-    Args:
-        limits: As there, of an ``httpx2.Request``.
-        transport: Default ``httpx2.HTTPTransport()``.
-        profile: As there.
-        cost: As there.
-        usage: As there.
-        max_wait: As there; default 0.
-        retry_refused: As there; default 0.
+    The arguments ``limits``, ``profile``, ``cost``, ``usage``, ``max_wait`` and ``retry_refused``
+    are the same, for an ``httpx2.Request``; the default ``transport`` is
+    ``httpx2.HTTPTransport()``.
     """
 
     _body_type = _Body
@@ -35,14 +30,8 @@ class ThrottledTransport(SyncGuardedTransport, httpx2.BaseTransport):
 class AsyncThrottledTransport(AsyncGuardedTransport, httpx2.AsyncBaseTransport):
     """The asyncio twin of :class:`ThrottledTransport`, for ``httpx2.AsyncClient``.
 
-    Args:
-        limits: As there, of an ``httpx2.Request``.
-        transport: Default ``httpx2.AsyncHTTPTransport()``.
-        profile: As there.
-        cost: As there.
-        usage: As there.
-        max_wait: As there; default 0.
-        retry_refused: As there; default 0.
+    The arguments ``limits``, ``profile``, ``cost``, ``usage``, ``max_wait`` and ``retry_refused``
+    are the same; the default ``transport`` is ``httpx2.AsyncHTTPTransport()``.
     """
 
     _body_type = _Body

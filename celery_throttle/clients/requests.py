@@ -20,17 +20,14 @@ from celery_throttle.store.steps import run_steps
 class ThrottledAdapter(BaseAdapter):
     """An adapter that acquires limits before each request and learns from each response.
 
+    The arguments ``limits``, ``profile``, ``cost``, ``usage``, ``max_wait`` and ``retry_refused``,
+    and their defaults, are those of :class:`~celery_throttle.clients.httpx.ThrottledTransport`.
+    Functions take the ``requests.PreparedRequest``. A file or a generator as the body counts as a
+    stream.
+
     Args:
-        limits: See :class:`~celery_throttle.clients.httpx.ThrottledTransport`; a function takes the
-            ``requests.PreparedRequest``.
         adapter: The adapter that sends the requests; default ``requests.adapters.HTTPAdapter()``.
             Its own retries (``max_retries``) do not acquire the limits again.
-        profile: As for ``ThrottledTransport``.
-        cost: As for ``ThrottledTransport``; a function takes the ``requests.PreparedRequest``.
-        usage: As for ``ThrottledTransport``.
-        max_wait: The most seconds that a request waits for its limits; default 0.
-        retry_refused: As for ``ThrottledTransport``; a file or a generator as the body counts as a
-            stream. Default 0.
 
     Raises:
         LimitError: An argument is invalid.
@@ -64,17 +61,13 @@ class ThrottledAdapter(BaseAdapter):
     ) -> requests.Response:
         """Send a request once its limits allow it.
 
+        It raises the errors of
+        :meth:`~celery_throttle.clients.httpx.ThrottledTransport.handle_request`.
+
         Args:
             request: The request.
             args: Passed to the ``send()`` of the adapter.
             options: Passed to the ``send()`` of the adapter, such as ``timeout``.
-
-        Raises:
-            Throttled: The limits do not allow the request within ``max_wait``; nothing was sent. In
-                a task that a worker runs, the task joins its line.
-            StoreUnavailableError: The limits server cannot be reached, and not all of the
-                limits are ``outage open``; nothing was sent.
-            ThrottleError: A limit is not defined, or ``cost`` returned no valid value.
         """
         send = partial(self._adapter.send, request, *args, **options)
         return run_steps(call_steps(self._guard, _RequestsExchange(request, send), request))

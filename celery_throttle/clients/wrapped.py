@@ -104,7 +104,9 @@ def wrap(
         raise LimitValueError(f"answer must be callable, not {shown(answer)}")
     read = answer or _answer_of
 
-    is_coroutine = iscoroutinefunction(function) or iscoroutinefunction(_innermost(function))
+    # SDKs check arguments in decorators, before a coroutine begins.
+    innermost = unwrap(getattr(function, "__func__", function))
+    is_coroutine = iscoroutinefunction(function) or iscoroutinefunction(innermost)
     waits = is_coroutine if is_async is None else is_async
 
     @wraps(function)
@@ -119,11 +121,6 @@ def wrap(
         return await wrapped(*args, **kwargs)
 
     return cast("F", awrapped if is_coroutine and waits else wrapped)
-
-
-def _innermost(function: Any) -> Any:
-    """Return the function that decorators wrap: SDKs check arguments before a coroutine begins."""
-    return unwrap(getattr(function, "__func__", function))
 
 
 def _answer_of(outcome: Any) -> ApiAnswer | None:

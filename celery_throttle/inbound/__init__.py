@@ -9,7 +9,6 @@ and the ``by_...`` functions identify clients. Imports neither Celery nor a web 
     admitter.py      decides about a request, for all three
     rules.py         which limits apply to a request, by which key, at what cost
     identity.py      key functions: by address, header, user, route
-    request_info.py  reads requests of all kinds
     answers.py       header fields and the answers 429 and 503
 """
 

@@ -1,21 +1,22 @@
 """Key functions that identify clients by address, header or user, and requests by route.
 
 Each takes a WSGI environ, an ASGI scope, or the request of a view. Clients that omit something or
-send nonsense share a key: nobody escapes a limit by what they send.
+send nonsense share a key: nobody escapes a limit by what they send, and nothing that they send
+raises an error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from inspect import isawaitable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from celery_throttle.errors import ConfigurationError, KeyValueError, shown
-from celery_throttle.inbound.request_info import RequestInfo
 from celery_throttle.inbound.rules import KeyFunction, check_function
 from celery_throttle.limits.rules.rules import compile_route
+from celery_throttle.store.steps import Step, Steps, run_steps
 
 #: The key of all addresses that cannot be read.
 _UNKNOWN = "unknown"
@@ -28,6 +29,56 @@ _ROUTE = re.compile(r"([A-Z]+ )?[/*].*", re.DOTALL)
 
 #: Attributes that identify a user; the first one that is set counts.
 _USER_IDS = ("pk", "id", "username")
+
+#: Attributes of requests that hold the environ or the scope: Django, Werkzeug, Starlette.
+_ATTRIBUTES = ("META", "environ", "scope")
+
+#: Headers that an environ has without the prefix HTTP_.
+_UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
+
+
+def _mapping_of(request: Any) -> Mapping[str, Any]:
+    """Return an environ or a scope, also that of a framework's request; else KeyValueError."""
+    for found in (request, *(getattr(request, name, None) for name in _ATTRIBUTES)):
+        if isinstance(found, Mapping) and ("REQUEST_METHOD" in found or "type" in found):
+            return found
+    raise KeyValueError(
+        f"{shown(request)} is no request; allowed: a WSGI environ, an ASGI scope, or a request "
+        "of a framework that holds one"
+    )
+
+
+def _header_values(request: Any, name: str) -> list[str]:
+    """Return the values of a header, in order. A WSGI server has joined them into one."""
+    mapping = _mapping_of(request)
+    if "REQUEST_METHOD" in mapping:
+        key = name.upper().replace("-", "_")
+        value = mapping.get(key if key in _UNPREFIXED else f"HTTP_{key}")
+        return [] if value is None else [str(value)]
+    wanted = name.lower().encode("ascii")
+    pairs = mapping.get("headers") or ()
+    return [value.decode("latin-1") for given, value in pairs if given.lower() == wanted]
+
+
+def _peer(request: Any) -> str:
+    """Return the address that the connection came from; empty if the server does not say."""
+    mapping = _mapping_of(request)
+    if "REQUEST_METHOD" in mapping:
+        return str(mapping.get("REMOTE_ADDR") or "")
+    client = mapping.get("client")
+    return str(client[0]) if client else ""
+
+
+def _method_and_path(request: Any) -> tuple[str, str]:
+    """Return such as ``("GET", "/orders/1")``. A websocket begins with a GET."""
+    get = _mapping_of(request).get
+    method = get("REQUEST_METHOD")
+    if method is None:
+        return str(get("method") or "GET"), str(get("path") or "/")
+    path = f"{get('SCRIPT_NAME') or ''}{get('PATH_INFO') or ''}"
+    # WSGI passes UTF-8 decoded as Latin-1.
+    path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+    return str(method), path or "/"
 
 
 def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> KeyFunction:
@@ -51,10 +102,9 @@ def by_address(*, proxies: int = 0, ipv6_prefix: int = 64) -> KeyFunction:
     _check_number("ipv6_prefix", ipv6_prefix, 1, 128)
 
     def key(request: Any) -> str:
-        info = RequestInfo.of(request)
-        text = info.peer
+        text = _peer(request)
         if proxies:
-            chain = ",".join(info.header_values("X-Forwarded-For")).rsplit(",", proxies)
+            chain = ",".join(_header_values(request, "X-Forwarded-For")).rsplit(",", proxies)
             # A chain of more pieces than proxies begins with all entries left of the client's.
             if len(chain) >= proxies and chain[-proxies].strip():
                 text = chain[-proxies]
@@ -119,7 +169,7 @@ def by_header(
     def key(request: Any) -> Any:
         # Of several values an app may use the first, the last or all: a client must not get one key
         # here and be served by another.
-        values = RequestInfo.of(request).header_values(name)
+        values = _header_values(request, name)
         value = values[0].strip() if len(values) == 1 else ""
         is_valid = bool(value) and (valid is None or valid(value))
         return value if is_valid else anonymous(request)
@@ -162,7 +212,7 @@ def by_user(*, otherwise: KeyFunction | None = None) -> KeyFunction:
 
 
 def _user(request: Any) -> Any:
-    mapping = RequestInfo.of(request).mapping
+    mapping = _mapping_of(request)
     # Requests of Starlette are mappings whose attribute raises without its middleware.
     user = mapping.get("user") if mapping is request else getattr(request, "user", None)
     if user is not None:
@@ -204,7 +254,7 @@ def by_route(*routes: str, others: Any = "other") -> KeyFunction:
     patterns = [(route, compile_route(route)) for route in routes]
 
     def key(request: Any) -> Any:
-        method, path = RequestInfo.of(request).method_and_path
+        method, path = _method_and_path(request)
         texts = path, f"{method} {path}"
         return next((route for route, regex in patterns if any(map(regex.match, texts))), others)
 
@@ -232,19 +282,7 @@ def by_parts(*functions: KeyFunction) -> KeyFunction:
     for function in functions:
         check_function(function, "key")
 
-    def key(request: Any) -> Any:
-        return join((), request, functions)
-
-    def join(parts: tuple[Any, ...], request: Any, rest: Sequence[KeyFunction]) -> Any:
-        if not rest:
-            return parts
-
-        def add(part: Any) -> Any:
-            return None if part is None else join((*parts, *_as_tuple(part)), request, rest[1:])
-
-        return _then(rest[0](request), add)
-
-    return key
+    return lambda request: run_steps(_join(functions, request))
 
 
 def _anonymous(otherwise: KeyFunction | None) -> KeyFunction:
@@ -252,26 +290,20 @@ def _anonymous(otherwise: KeyFunction | None) -> KeyFunction:
     function = by_address() if otherwise is None else otherwise
     check_function(function, "otherwise")
 
-    def mark(value: Any) -> Any:
-        return None if value is None else ("anonymous", *_as_tuple(value))
-
-    return lambda request: _then(function(request), mark)
+    return lambda request: run_steps(_join([function], request, "anonymous"))
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _then(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return what a function returns for a value; if one of both is awaitable, so is the result."""
-    if not isawaitable(value):
-        return function(value)
-
-    async def wait() -> Any:
-        result = function(await value)
-        return await result if isawaitable(result) else result
-
-    return wait()
+def _join(
+    functions: Sequence[KeyFunction], request: Any, *parts: Any
+) -> Steps[tuple[Any, ...] | None]:
+    """Return parts of a key, and those that functions return, which may be awaitable."""
+    for function in functions:
+        call = partial(function, request)
+        part = yield Step(call, call, may_return_awaitable=True)
+        if part is None:
+            return None
+        parts += part if isinstance(part, tuple) else (part,)
+    return parts
 
 
 def _check_number(name: str, value: int, least: int, most: int) -> None:

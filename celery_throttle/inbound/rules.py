@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 
-from celery_throttle.errors import (
-    ConfigurationError,
-    LimitError,
-    ThrottleError,
-    result_error,
-    shown,
-)
+from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.inbound.answers import Policies
+from celery_throttle.limiter.arguments import (
+    LimitHandles,
+    call_function,
+    check_handles,
+    parse_some,
+)
 from celery_throttle.limiter.core import LimiterCore
-from celery_throttle.limiter.functions import call_function, function_text, without_none
 from celery_throttle.limiter.handle import LimitHandle
-from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import to_millionths
 from celery_throttle.limits.key import LimitRef, encode_key, parse_refs
 from celery_throttle.limits.requirement import CallFunction, Costs, Requirement, make_requirement
@@ -69,7 +68,8 @@ class Options:
                 to_millionths(units)
         if not callable(limits) or isinstance(limits, LimitHandle):
             rules = Rules.of(limits, key, cost)
-            _check_key(key, rules.refs, is_async=is_async)
+            _check_key_names(key, [ref.name for ref in rules.refs if ref.key is None])
+            _check_key_functions(key, is_async=is_async)
             return cls(None, key, cost, rules.checked())
         check_function(limits, "limits", may_be_async=is_async)
         _check_key_functions(key, is_async=is_async)
@@ -84,14 +84,8 @@ class Options:
         """
         if self.limits is None:
             return self.rules
-        result = yield from call_function(self.limits, "limits", request)
-        limits = without_none(result)
-        if limits is None:
-            return None
-        try:
-            return Rules.of(limits, self.key, self.cost)
-        except ThrottleError as error:
-            raise result_error(function_text(self.limits, "limits"), result, error) from None
+        parse = partial(parse_some, lambda limits: Rules.of(limits, self.key, self.cost))
+        return (yield from call_function(self.limits, "limits", parse, request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +133,18 @@ class Rules:
         refs = yield from self._refs_of(request)
         if not refs:
             return None
+        require = partial(self._require, refs)
         if not callable(self.cost):
-            return make_requirement(refs, self._costs_of(refs, self.cost))
-        cost = yield from call_function(self.cost, "cost", request)
-        try:
-            return make_requirement(refs, self._costs_of(refs, cost))
-        except ThrottleError as error:
-            raise result_error(function_text(self.cost, "cost"), cost, error) from None
+            return require(self.cost)
+        return (yield from call_function(self.cost, "cost", require, request))
 
-    def _costs_of(self, refs: Sequence[LimitRef], cost: Any) -> Any:
-        """Return a cost without the limits that do not apply to a request."""
-        if not isinstance(cost, Mapping):
-            return cost
-        # make_requirement() rejects the names of no limit.
-        names = {ref.name for ref in refs} | set(cost).difference(self.limiter.limits)
-        return {name: units for name, units in cost.items() if name in names}
+    def _require(self, refs: Sequence[LimitRef], cost: Any) -> Requirement:
+        """Return a requirement, without the costs of limits that do not apply to a request."""
+        if isinstance(cost, Mapping):
+            # make_requirement() rejects the names of no limit.
+            names = {ref.name for ref in refs} | set(cost).difference(self.limiter.limits)
+            cost = {name: units for name, units in cost.items() if name in names}
+        return make_requirement(refs, cost)
 
     def _refs_of(self, request: Any) -> Steps[tuple[LimitRef, ...]]:
         """Return the limits with the keys of a request; each once, as a client may send any key."""
@@ -164,9 +155,9 @@ class Rules:
         keys: dict[str, str | None] = {}
         if isinstance(key, Mapping):
             for name in names.intersection(key):
-                keys[name] = yield from _key_of(key[name], request)
+                keys[name] = yield from call_function(key[name], "key", _encode_some, request)
         else:
-            value = yield from _key_of(key, request)
+            value = yield from call_function(key, "key", _encode_some, request)
             if value is None:
                 return ()
             keys = dict.fromkeys(names, value)
@@ -179,22 +170,13 @@ class Rules:
         return tuple(dict.fromkeys(found))
 
 
-def _key_of(function: Callable[..., Any], request: Any) -> Steps[str | None]:
-    """Return the encoded key of a request; None if no limit applies to it."""
-    value = yield from call_function(function, "key", request)
-    if value is None:
-        return None
-    try:
-        return encode_key(value)
-    except ThrottleError as error:
-        raise result_error(function_text(function, "key"), value, error) from None
+def _encode_some(key: Any) -> str | None:
+    """Encode the key of a request; None if no limit applies to it."""
+    return None if key is None else encode_key(key)
 
 
-def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None:
-    if key is None:
-        return
-    names = list(dict.fromkeys(ref.name for ref in refs if ref.key is None))
-    if not names:
+def _check_key_names(key: object, names: Sequence[str]) -> None:
+    if key is not None and not names:
         raise ConfigurationError("each limit has a key of its own, so key= would not be used")
     for name in key if isinstance(key, Mapping) else ():
         if name not in names:
@@ -202,7 +184,6 @@ def _check_key(key: object, refs: Sequence[LimitRef], *, is_async: bool) -> None
                 f"a key is given for {shown(name)}; allowed: limits without a key of their own: "
                 f"{', '.join(names)}"
             )
-    _check_key_functions(key, is_async=is_async)
 
 
 def _check_key_functions(key: object, *, is_async: bool) -> None:

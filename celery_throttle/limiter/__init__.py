@@ -4,8 +4,7 @@
 
     limiter.py        Limiter: several limits in one call, and all limits
     handle.py         LimitHandle: one limit, or one key of it, with all operations
-    handles.py        checks the handles that a client or a web app is given
-    functions.py      calls the functions for limits, keys and costs of clients and web apps
+    arguments.py      the limits, keys and costs that clients and web apps are given
     leases.py         reservations, and slots that are held under a lease
     lease_renewer.py  renews these leases, in one thread of a process
     sharded.py        what is not about one limit and key, for limits in several shards

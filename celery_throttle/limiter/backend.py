@@ -16,9 +16,10 @@ from celery_throttle.operations import define as definition_plans
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.memory import DisabledPlans, MemoryPlans
 from celery_throttle.operations.plan import Clock, Fence, Plan
-from celery_throttle.store.client import Serverless, Store
+from celery_throttle.store.client import Store
 from celery_throttle.store.keys import Keys
-from celery_throttle.store.url import is_memory_url
+from celery_throttle.store.topology import NoServers
+from celery_throttle.store.url import MEMORY_URL, is_memory_url
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,9 @@ def make_backend(
 def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:
     """Return the backend that allows all requests, and log that; ``reason``: what disabled it."""
     logger.warning("Limits are disabled (%s): everything is allowed", reason)
-    return _without_server(Serverless(reason), DisabledPlans.of(limits, keys, None))
+    store = Store(MEMORY_URL)
+    store.connections.servers = NoServers(reason)
+    return _without_server(store, DisabledPlans.of(limits, keys, None))
 
 
 def _without_server(store: Store, plans: MemoryPlans, shard: str = HOME) -> Backend:

@@ -298,7 +298,9 @@ class LimiterCore:
 
     def _prepared(self, requirement: Requirement, plan: Plan[T]) -> Plan[T]:
         prepare = self.preparation(requirement)
-        return plan if prepare is None else _after(prepare, plan)
+        if prepare is not None:
+            yield Blocking(prepare)
+        return (yield from plan)
 
     def return_slots(self, acquisition: Acquisition) -> None:
         """Return slots that a task already held to the task; only tasks have such slots."""
@@ -345,12 +347,8 @@ class LimiterCore:
             action = StoreCall(self.store, action)
         if isinstance(action, StoreCall):
             store, call = action.store, action.call
-            if interruptions is None:
-                return Step(partial(store.run, call), partial(store.arun, call))
-            note = interruptions.append
-            return Step(
-                partial(store.run_to_end, call, note), partial(store.arun_to_end, call, note)
-            )
+            args = (call,) if interruptions is None else (call, interruptions.append)
+            return Step(partial(store.run, *args), partial(store.arun, *args))
         if interruptions:
             raise interruptions[0]
         if isinstance(action, Blocking):
@@ -359,11 +357,6 @@ class LimiterCore:
         sleep: Callable[[float], Any] = time.sleep if self.clock is None else self.clock.advance
         asleep: Callable[[float], Any] = asyncio.sleep if self.clock is None else sleep
         return Step(partial(_block, sleep, seconds), partial(asleep, seconds) if seconds else _pass)
-
-
-def _after(prepare: Callable[[], None], plan: Plan[T]) -> Plan[T]:
-    yield Blocking(prepare)
-    return (yield from plan)
 
 
 def _pass() -> None:

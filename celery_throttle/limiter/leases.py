@@ -25,7 +25,7 @@ from celery_throttle.limits.limit import MAX_LEASE_SECONDS
 from celery_throttle.limits.requirement import Costs, Requirement, parse_costs
 from celery_throttle.operations.acquire import Acquisition, Holder
 from celery_throttle.operations.plan import Plan
-from celery_throttle.store.steps import Step, Steps, arun_steps, last_step, run_steps, run_to_end
+from celery_throttle.store.steps import Step, Steps, arun_steps, last_step, run_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11
@@ -98,21 +98,21 @@ class Reservation:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or self._is_of_parent:
-            self._end_unsettled()
-        elif self._acquisition is not None:
-            with suppress(ThrottleError):  # the error of the body takes precedence
-                self.settle(0)
+        run_steps(self._exit(error))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        await arun_steps(self._exit(error))
+
+    def _exit(self, error: BaseException | None) -> Steps[None]:
         if error is None or self._is_of_parent:
             self._end_unsettled()
         elif self._acquisition is not None:
-            with suppress(ThrottleError):
-                await run_to_end(lambda: self.asettle(0))
+            refund = self._settlement(0)
+            with suppress(ThrottleError):  # the error of the body takes precedence
+                yield last_step(lambda: self._limiter.plan_steps(refund))
 
     def __del__(self) -> None:
         if not sys.is_finalizing():

@@ -18,7 +18,6 @@ from celery_throttle.limits.shards import HOME, HOME_SHARD, OtherShardError, Sha
 from celery_throttle.operations import define as definition_plans
 from celery_throttle.operations.acquire import (
     AcquirePlans,
-    Acquisition,
     learn,
     release,
     renew,
@@ -274,14 +273,6 @@ def _of_requirement(requirement: Requirement) -> Iterable[LimitRef]:
     return requirement.refs
 
 
-def _of_acquisition(acquisition: Acquisition) -> Iterable[LimitRef]:
-    return acquisition.requirement.refs
-
-
-def _of_slots(slots: Sequence[tuple[LimitRef, str]]) -> Iterable[LimitRef]:
-    return [ref for ref, _ in slots]
-
-
 class ShardedPlans:
     """The plans of all operations on the limits of several shards.
 
@@ -301,10 +292,10 @@ class ShardedPlans:
     try_acquire = _in_one(AcquirePlans.try_acquire, _of_requirement)
     peek = _in_one(AcquirePlans.peek, _of_requirement)
     acquire_up_to = _in_one(AcquirePlans.acquire_up_to, _of_requirement)
-    settle = _in_one(AcquirePlans.settle, _of_acquisition)
+    settle = _in_one(AcquirePlans.settle, lambda acquisition: acquisition.requirement.refs)
     learn = _in_one(learn, lambda answers: answers)
     release = _in_one(release, lambda refs: refs)
-    renew = _in_one(renew, _of_slots)
+    renew = _in_one(renew, lambda slots: [ref for ref, _ in slots])
 
     define = _in_all(definition_plans.define)
     undefine = _in_all(definition_plans.undefine)

@@ -45,8 +45,7 @@ class KeyTemplate:
 
     ``{tenant_id?}``: if the argument is None or missing, the limit does not apply to the call.
     ``{tenant_id=none}``: then this part of the key is ``none``. ``fallbacks`` has these parts,
-    encoded, empty for no limit; None for an argument that must be given, and may be None. It is
-    empty if all must be given.
+    encoded, empty for no limit; None for an argument that must be given, and may be None.
     """
 
     text: str
@@ -96,14 +95,12 @@ class KeyTemplate:
                     "argument, such as '{tenant_id}', or text without braces"
                 )
         names, fallbacks = zip(*arguments, strict=True) if arguments else ((), ())
-        if not any(fallback is not None for fallback in fallbacks):
-            fallbacks = ()
         return cls(text, check_name(name), tuple(parts), names, fallbacks)
 
     @property
     def optional(self) -> dict[str, None]:
         """The arguments that a call may lack, with None, by which :meth:`ref` knows it."""
-        both = zip(self.arguments, self.fallbacks, strict=False)
+        both = zip(self.arguments, self.fallbacks, strict=True)
         return {name: None for name, fallback in both if fallback is not None}
 
     def ref(self, values: Sequence[Any] = ()) -> LimitRef | None:
@@ -118,14 +115,7 @@ class KeyTemplate:
             )
         if not self.parts:
             return LimitRef(self.name, None)
-        if self.fallbacks:
-            return self._find_ref(list(zip(values, self.fallbacks, strict=True)))
-        remaining = iter(values)
-        parts = [encode_part(next(remaining)) if part is None else part for part in self.parts]
-        return LimitRef(self.name, join_parts(parts))
-
-    def _find_ref(self, given: list[tuple[Any, str | None]]) -> LimitRef | None:
-        """Return the limit and key for values with their fallbacks; None if it does not apply."""
+        given = list(zip(values, self.fallbacks, strict=True))
         if any(value is None and fallback == _NO_LIMIT for value, fallback in given):
             return None
         encoded = (

@@ -44,24 +44,23 @@ class Put(NamedTuple):
     elsewhere: Mapping[str, str]
 
 
-def register(context: PlanContext, limits: Mapping[str, Limits]) -> Plan[Mapping[str, str]]:
+def register(
+    context: PlanContext,
+    limits: Mapping[str, Limits],
+    refs: Sequence[LimitRef] | None = None,
+    now: int | None = None,
+) -> Plan[Mapping[str, str]]:
     """Put limits of the code in force, unless the rules file or a definition replaces them.
 
     In the home shard, limits in another shard are left out; returns the names of their shards.
 
+    ``refs``: which of them, and which keys; default all, without keys.
+
     Raises:
         OtherShardError: in any other shard: a limit is elsewhere, and none is put in force.
     """
-    return (yield from _register(context, [LimitRef(name, None) for name in limits], limits))
-
-
-def _register(
-    context: PlanContext,
-    refs: Sequence[LimitRef],
-    limits: Mapping[str, Limits],
-    now: int | None = None,
-) -> Plan[Mapping[str, str]]:
-    """Put limits of the code in force; return the shards of those that are in another shard."""
+    if refs is None:
+        refs = [LimitRef(name, None) for name in limits]
     of_code = [limits.get(ref.name) if ref.key is None else None for ref in refs]
     put = yield from put_definitions(context, "code", refs, of_code, now)
     for changed in put.changed:
@@ -85,8 +84,7 @@ def register_missing(
         yield from context.restore()
     wholes = [LimitRef(name, None) for name in dict.fromkeys(ref.name for ref in refs)]
     every = [*wholes, *(ref for ref in refs if ref.key is not None)]
-    elsewhere = yield from _register(context, every, context.limits, now)
-    check_here(elsewhere)
+    check_here((yield from register(context, context.limits, every, now)))
     texts = yield from read_definitions(context, map(context.keys.field, every))
     found = [(ref, packed) for ref, packed in zip(every, texts, strict=True) if packed]
     limits = [definitions.unpack(packed) for _, packed in found]

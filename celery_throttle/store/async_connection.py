@@ -43,22 +43,6 @@ class AsyncConnection(asyncio.Protocol):
     ``began``: monotonic time at which it began to be opened; ``last_used``: that of its last reply.
     """
 
-    __slots__ = (
-        "_ended",
-        "_is_closing",
-        "_loop",
-        "_reader",
-        "_seconds_per_tick",
-        "_silent_ticks",
-        "_tick_handle",
-        "_transport",
-        "_waiting",
-        "_writer",
-        "address",
-        "began",
-        "last_used",
-    )
-
     def __init__(self, address: Address, connection: Any, began: float) -> None:
         self.address = address
         self.began = began
@@ -125,8 +109,11 @@ class AsyncConnection(asyncio.Protocol):
 
     def is_open(self) -> bool:
         """See :meth:`Connection.is_open`. The loop may not have seen the end of the stream yet."""
-        ended = self._is_closing or self._transport.is_closing()
-        return not (ended or _has_input(self._transport.get_extra_info("socket")))
+        if self._is_closing or self._transport.is_closing():
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def request(self, data: bytes, commands: int = 1) -> asyncio.Future[Any]:
         """Send commands. Returns the future reply to the last one."""
@@ -212,13 +199,6 @@ def _abandon(connecting: asyncio.Task[AsyncConnection]) -> None:
 def _close_result(connected: asyncio.Task[AsyncConnection]) -> None:
     if not connected.cancelled() and connected.exception() is None:
         connected.result().close()
-
-
-def _has_input(sock: Any) -> bool:
-    """Whether there are data to read, or the end of the stream."""
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def connect_step(address: Address) -> Step:

@@ -7,6 +7,7 @@ is sent again, or its error is raised. :mod:`celery_throttle.store.connections` 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,11 +29,9 @@ from celery_throttle.store.steps import (
     arun_steps,
     run_steps,
     run_to_end,
-    sleep_step,
     waits,
 )
-from celery_throttle.store.topology import NoServers
-from celery_throttle.store.url import MEMORY_URL, is_cluster_url, read_url, safe_url
+from celery_throttle.store.url import is_cluster_url, read_url, safe_url
 
 #: Error replies that one call recovers from at once: a script to load, redirections of nodes. A
 #: call that gets more of them, or the same one again, waits between its attempts, for its
@@ -42,6 +41,9 @@ _MAX_RECOVERIES = 5
 _PING = pack_command("PING")
 
 T = TypeVar("T")
+
+#: Gets what has interrupted a caller.
+Note = Callable[[BaseException], None]
 
 
 class Store:
@@ -94,8 +96,11 @@ class Store:
         """Open a connection of its own, such as for subscriptions. Raises as :meth:`run`."""
         return self.connections.open()
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Call, note: Note | None = None) -> Any:
         """Run a script and return its reply, with strings as bytes.
+
+        ``note``: gets what interrupts the caller, such as what the handler of a signal raises. The
+        reply is returned all the same.
 
         Raises:
             StoreUnavailableError: no server can be reached, replies in time, or can serve now.
@@ -103,7 +108,7 @@ class Store:
         """
         if self.breaker.is_open:
             self.breaker.check()
-        return self.probe(call)
+        return self.probe(call, Connection.read if note is None else partial(_read_to_end, note))
 
     def probe(self, call: Call, read: Callable[[Connection], Any] = Connection.read) -> Any:
         """Run a script even if the circuit breaker is open: a test whether the server is back."""
@@ -113,32 +118,9 @@ class Store:
             reply = read(connection)
         except BaseException as error:  # noqa: BLE001  # fail raises it
             self.connections.fail(error, connection)
-        if type(reply) is not list or self.breaker.is_open:
-            return self._conclude(connection, call, reply)
-        self.connections.put(connection)  # the usual case
-        return reply
-
-    def run_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
-        """:meth:`run` that returns the reply although its caller is interrupted meanwhile.
-
-        ``note`` gets the interruption, such as what the handler of a signal raises.
-        """
-        if self.breaker.is_open:
-            self.breaker.check()
-        return self.probe(call, partial(_read_to_end, note=note))
-
-    async def arun_to_end(self, call: Call, note: Callable[[BaseException], None]) -> Any:
-        """:meth:`run_to_end` for asyncio, where a cancellation interrupts the caller."""
-        if self.breaker.is_open:
-            self.breaker.check()
-        connection = self.connections.fresh_in_loop() or await self.connections.share()
-        try:
-            reply = await _result_of(connection.request(call.packed), note)
-        except BaseException as error:  # noqa: BLE001  # fail raises it
-            self.connections.fail(error, connection)
         if isinstance(reply, hiredis.ReplyError):
-            recovery = arun_steps(self._recover(call, connection, reply))
-            _, reply = await _result_of(asyncio.ensure_future(recovery), note)
+            connection, reply = run_steps(self._recover(call, connection, reply))
+        self.connections.put(connection)
         return self._check_reply(reply)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
@@ -214,24 +196,19 @@ class Store:
         self.connections.put(connection)
         return [self._resolve(*pair) for pair in zip(calls, replies, strict=True)]
 
-    def _conclude(self, connection: Connection, call: Call, reply: Any) -> Any:
-        if isinstance(reply, hiredis.ReplyError):
-            connection, reply = run_steps(self._recover(call, connection, reply))
-        self.connections.put(connection)
-        return self._check_reply(reply)
-
-    async def arun(self, call: Call) -> Any:
-        """:meth:`run` for asyncio."""
+    async def arun(self, call: Call, note: Note | None = None) -> Any:
+        """:meth:`run` for asyncio, where a cancellation interrupts the caller."""
         if self.breaker.is_open:
             self.breaker.check()
-        connections = self.connections
-        connection = connections.fresh_in_loop() or await connections.share()
+        connection = await self.connections.share()
         try:
-            reply = await connection.request(call.packed)
+            request = connection.request(call.packed)
+            reply = await (request if note is None else _result_of(request, note))
         except BaseException as error:  # noqa: BLE001  # fail raises it
             self.connections.fail(error, connection)
         if isinstance(reply, hiredis.ReplyError):
-            _, reply = await arun_steps(self._recover(call, connection, reply))
+            recovery = asyncio.ensure_future(arun_steps(self._recover(call, connection, reply)))
+            _, reply = await (recovery if note is None else _result_of(recovery, note))
         return self._check_reply(reply)
 
     # Rare cases, for blocking code and asyncio.
@@ -259,14 +236,16 @@ class Store:
                 if seconds is None:
                     self.connections.servers.report_lost(connection)
                     break
-                yield sleep_step(seconds)
+                yield Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
             seen.add(error.text)
             if moves:
                 self.connections.leave(connection)
             if moves or isinstance(connection, AsyncConnection):  # other calls may have left it
                 connection = yield Step(self.connections.take, self.connections.share)
-            load = [_load(call)] if error.remedy is Remedy.LOAD else []
-            reply = yield from self._send(connection, *load, call.packed)
+            commands = [call.packed]
+            if error.remedy is Remedy.LOAD:
+                commands.insert(0, pack_command("SCRIPT", "LOAD", call.script.source))
+            reply = yield from self._send(connection, *commands)
         return connection, reply
 
     def _report(self, connection: AnyConnection, error: ErrorReply) -> bool:
@@ -302,16 +281,8 @@ class Store:
         await self.connections.aclose()
 
 
-class Serverless(Store):
-    """In place of a store: each call raises ConfigurationError with the reason."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(MEMORY_URL)
-        self.connections.servers = NoServers(reason)
-
-
-def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) -> Any:
-    """Read a reply although that is interrupted, once; see :meth:`Store.run_to_end`."""
+def _read_to_end(note: Note, connection: Connection) -> Any:
+    """Read a reply although that is interrupted, once; see :meth:`Store.run`."""
     try:
         return connection.read()
     except (OSError, hiredis.HiredisError):
@@ -324,7 +295,7 @@ def _read_to_end(connection: Connection, note: Callable[[BaseException], None]) 
         raise
 
 
-async def _result_of(future: asyncio.Future[T], note: Callable[[BaseException], None]) -> T:
+async def _result_of(future: asyncio.Future[T], note: Note) -> T:
     """:func:`_read_to_end` for asyncio."""
     try:
         return await run_to_end(lambda: future)
@@ -333,10 +304,6 @@ async def _result_of(future: asyncio.Future[T], note: Callable[[BaseException], 
             raise
         note(error)
         return future.result()
-
-
-def _load(call: Call) -> bytes:
-    return pack_command("SCRIPT", "LOAD", call.script.source)
 
 
 def _hash_tag_error(prefix: str) -> str:

@@ -121,20 +121,6 @@ class Connection:
         last_used: monotonic time at which its last call began.
     """
 
-    __slots__ = (
-        "_connection",
-        "_is_green",
-        "_poll",
-        "_reader",
-        "_socket",
-        "_ticks",
-        "_unsent",
-        "address",
-        "began",
-        "idle",
-        "last_used",
-    )
-
     idle: deque[Connection]
 
     def __init__(self, address: Address, connection: Any, began: float) -> None:
@@ -205,22 +191,16 @@ class Connection:
             return self.read()
         if not self._ticks:
             return self._read_available(seconds)
-        reader = self._reader
-        reply = reader.gets()
+        reply = self._reader.gets()
         while reply is False and not self._unsent:
             if seconds <= 0 and not self._is_readable(0):
                 break
             try:
-                data = self._socket.recv(_READ_SIZE)
+                reply = self._receive()
             except BlockingIOError:  # the kernel reports its timeout so
                 seconds -= TICK_SECONDS
-                if seconds > 0:
-                    continue
-                break
-            if not data:
-                raise ConnectionResetError(CLOSED)
-            reader.feed(data)
-            reply = reader.gets()
+                if seconds <= 0:
+                    break
         return reply
 
     def _read_available(self, seconds: float) -> Any:
@@ -231,15 +211,11 @@ class Connection:
         while reply is False and self._is_readable(until - time.monotonic()):
             sock.settimeout(0)
             try:
-                data = sock.recv(_READ_SIZE)
+                reply = self._receive()
             except (BlockingIOError, ssl.SSLWantReadError):
                 continue
             finally:
                 sock.settimeout(timeout)
-            if not data:
-                raise ConnectionResetError(CLOSED)
-            self._reader.feed(data)
-            reply = self._reader.gets()
         return reply
 
     def _is_readable(self, seconds: float) -> bool:
@@ -256,21 +232,23 @@ class Connection:
         if self._unsent:
             unsent, self._unsent = self._unsent, b""
             self.send(unsent)
-        reader, ticks = self._reader, self._ticks
-        reply = reader.gets()
+        ticks, reply = self._ticks, self._reader.gets()
         while reply is False:
             try:
-                data = self._socket.recv(_READ_SIZE)
-            except BlockingIOError:  # as above
+                reply = self._receive()
+            except BlockingIOError:  # noqa: PERF203  # as above
                 ticks -= 1
-                if ticks > 0:
-                    continue
-                raise TimeoutError(TIMED_OUT) from None
-            if not data:
-                raise ConnectionResetError(CLOSED)
-            reader.feed(data)
-            reply = reader.gets()
+                if ticks <= 0:
+                    raise TimeoutError(TIMED_OUT) from None
         return reply
+
+    def _receive(self) -> Any:
+        """Read what the socket has; return a reply, or False if none is complete yet."""
+        data = self._socket.recv(_READ_SIZE)
+        if not data:
+            raise ConnectionResetError(CLOSED)
+        self._reader.feed(data)
+        return self._reader.gets()
 
     def read_all(self) -> list[Any]:
         """Read the replies that have arrived, of a subscription; wait for one at least."""

@@ -134,17 +134,12 @@ class Connections:
             _close_all(before.connections)
         return idle
 
-    def fresh_in_loop(self) -> AsyncConnection | None:
-        """Return the connection of the running loop, if it is certainly good."""
-        shared = self._by_loop.get(asyncio.get_running_loop())
-        connection = None if shared is None else shared.connection
-        if connection is not None and self._is_current(connection) and connection.is_fresh():
-            return connection
-        return None
-
     async def share(self) -> AsyncConnection:
         """Return the connection of the running loop; open it if there is none that is good."""
         shared = self._shared_in(asyncio.get_running_loop())
+        connection = shared.connection
+        if connection is not None and self._is_current(connection) and connection.is_fresh():
+            return connection  # the usual case
         waited = shared.lock.locked()
         async with shared.lock:
             connection = shared.connection

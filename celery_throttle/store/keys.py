@@ -8,7 +8,7 @@ queue is named with its broker, by :meth:`celery_throttle.app.Throttle.qualify`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b, sha1
@@ -65,14 +65,9 @@ def shard_prefix(prefix: str, shard: Shard) -> str:
         tag = next(
             salted
             for salted in (f"{stem}{salt}" for salt in count())
-            if hash_slot(salted) * shard.by_key // REDIS_CLUSTER_HASH_SLOTS == shard.number
+            if key_slot(salted.encode()) * shard.by_key // REDIS_CLUSTER_HASH_SLOTS == shard.number
         )
     return f"{head}{{{tag}}}{tail}"
-
-
-def hash_slot(tag: str) -> int:
-    """Return the slot of a cluster for a hash tag."""
-    return key_slot(tag.encode())
 
 
 class QueueKeys(NamedTuple):
@@ -92,6 +87,24 @@ class _Name:
 
     def __get__(self, keys: Keys | None, _: type[Keys]) -> str:
         return self.word if keys is None else f"{keys.prefix}:{self.word}"
+
+
+def _of_limit(word: str) -> Callable[[Keys, LimitRef], str]:
+    """Return the method that names what each limit has, and each key of it."""
+
+    def key(self: Keys, ref: LimitRef) -> str:
+        return f"{self.prefix}:{word}:{self.field(ref)}"
+
+    return key
+
+
+def _of_name(word: str) -> Callable[[Keys, str], str]:
+    """Return the method that names what there is of each name."""
+
+    def key(self: Keys, name: str) -> str:
+        return f"{self.prefix}:{word}:{name}"
+
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +141,23 @@ class Keys:
     recorded = _Name("recorded")  #: when the last records of totals were made
     fan_outs = _Name("fan-outs")  #: the records of fan-outs, by when each was last found
 
-    def own_keys(self, name: str) -> str:
-        """Return the key of the keys of a limit that have their own definition or weight."""
-        return f"{self.prefix}:own:{name}"
+    state = _of_limit("state")
+    #: Slots in use; with "+" and n appended, of the n-th limit's log.
+    entries = _of_limit("entries")
+    pause = _of_limit("pause")  #: without a key, of all keys of the limit
+    pause_origin = _of_limit("paused-by")  #: who has made the pause, when and why
+    refusals = _of_limit("refusals")  #: the refusals in a row; see ``learn.lua``
+    backlog = _of_limit("backlog")  #: the number of tasks that wait, in all queues
+    return_times = _of_limit("return-times")  #: of the tasks that wait at the broker
+    waiting_lists = _of_limit("waiting-lists")  #: the names of the waiting lists of all queues
+
+    own_keys = _of_name("own")  #: the keys of a limit with their own definition or weight
+    key_cap = _of_name("key-cap")  #: the keys of a limit that are in use; in definitions
+    paused_keys = _of_name("paused")  #: the paused keys of a limit
+    waiting_list_index = _of_name("waiting-list-index")  #: :attr:`waiting_lists` of a limit's keys
+    claims = _of_name("claims")  #: the claims of a worker
+    wakeup_channel = _of_name("wake")  #: the pub/sub channel that wakes a worker
+    once = _of_name("once")  #: exists for a while after somebody has begun something
 
     @property
     def definition_change(self) -> tuple[str, ...]:
@@ -144,51 +171,19 @@ class Keys:
         heads = (f"{self.prefix}:{kind}:" for kind in ("pause", "paused-by", "paused"))
         return *self.definition_change, *heads
 
-    def claims(self, worker: str) -> str:
-        """Return the key of the claims of a worker."""
-        return f"{self.prefix}:claims:{worker}"
-
-    def wakeup_channel(self, worker: str) -> str:
-        """Return the pub/sub channel that wakes a worker."""
-        return f"{self.prefix}:wake:{worker}"
-
     @staticmethod
     def field(ref: LimitRef) -> str:
         """Return the field of a limit, or of one key of it, in the hash of definitions."""
         return ref.name if ref.key is None else f"{ref.name}:{ref.key}"
 
-    def state(self, ref: LimitRef) -> str:
-        """Return the key of the state of one limit and key."""
-        return f"{self.prefix}:state:{self.field(ref)}"
-
-    def entries(self, ref: LimitRef) -> str:
-        """Return the key of the slots in use; with "+" and n appended, of the n-th limit's log."""
-        return f"{self.prefix}:entries:{self.field(ref)}"
-
-    def key_cap(self, name: str) -> str:
-        """Return the key of the key cap of a limit; definitions contain it."""
-        return f"{self.prefix}:key-cap:{name}"
-
     def key_cap_of(self, entries: str) -> str:
-        """Return the :meth:`key_cap` of the limit with these :meth:`entries`."""
+        """Return the :attr:`key_cap` of the limit with these :attr:`entries`."""
         name, _, _ = entries.removeprefix(f"{self.prefix}:entries:").partition(":")
         return self.key_cap(name)
 
     def state_of(self, entries: str) -> str:
-        """Return the :meth:`state` of the limit and key with these :meth:`entries`."""
+        """Return the :attr:`state` of the limit and key with these :attr:`entries`."""
         return f"{self.prefix}:state:{entries.removeprefix(f'{self.prefix}:entries:')}"
-
-    def pause(self, ref: LimitRef) -> str:
-        """Return the pause of a limit and key; without a key, of all keys of the limit."""
-        return f"{self.prefix}:pause:{self.field(ref)}"
-
-    def pause_origin(self, ref: LimitRef) -> str:
-        """Return the key of who has made the :meth:`pause`, when and why."""
-        return f"{self.prefix}:paused-by:{self.field(ref)}"
-
-    def paused_keys(self, name: str) -> str:
-        """Return the key that lists the paused keys of a limit."""
-        return f"{self.prefix}:paused:{name}"
 
     def pause_change(self, ref: LimitRef) -> tuple[str, str, str, str]:
         """Return the keys of a change of a pause, in the scripts' order."""
@@ -198,14 +193,6 @@ class Keys:
             self.paused_keys(ref.name),
             self.changes,
         )
-
-    def refusals(self, ref: LimitRef) -> str:
-        """Return the key of the refusals in a row of a limit and key, see ``learn.lua``."""
-        return f"{self.prefix}:refusals:{self.field(ref)}"
-
-    def backlog(self, ref: LimitRef) -> str:
-        """Return the key of the number of tasks that wait at a limit and key, in all queues."""
-        return f"{self.prefix}:backlog:{self.field(ref)}"
 
     def decision(self, ref: LimitRef) -> tuple[str, str, str]:
         """Return the keys of a limit and key that a decision reads, in the scripts' order."""
@@ -227,22 +214,6 @@ class Keys:
     def records(self, name: str, which: str) -> str:
         """Return the key of records of the totals: ``"recent"`` ones, or those of a ``"week"``."""
         return f"{self.totals(name)}/{which}"
-
-    def once(self, what: str) -> str:
-        """Return the key that exists for a while after somebody has begun something: encoded."""
-        return f"{self.prefix}:once:{what}"
-
-    def return_times(self, ref: LimitRef) -> str:
-        """Return the key of the return times of the tasks that wait at the broker."""
-        return f"{self.prefix}:return-times:{self.field(ref)}"
-
-    def waiting_lists(self, ref: LimitRef) -> str:
-        """Return the key that lists the waiting lists of one limit and key, of all queues."""
-        return f"{self.prefix}:waiting-lists:{self.field(ref)}"
-
-    def waiting_list_index(self, name: str) -> str:
-        """Return the key that lists the :meth:`waiting_lists` of all keys of a limit."""
-        return f"{self.prefix}:waiting-list-index:{name}"
 
     def waiting_list(self, queue: str, ref: LimitRef) -> str:
         """Return the key of the lines of one queue that wait at one limit and key."""

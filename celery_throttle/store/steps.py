@@ -8,10 +8,8 @@ in place, :func:`arun_steps` awaits them.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
-from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,8 +115,3 @@ async def run_to_end(begin: Callable[[], Awaitable[T]]) -> T:
 def last_step(make: Callable[[], Steps[Any]]) -> Step:
     """Return the step that carries out steps to their end, even if its caller is cancelled."""
     return Step(lambda: run_steps(make()), lambda: run_to_end(lambda: arun_steps(make())))
-
-
-def sleep_step(seconds: float) -> Step:
-    """Return the step that waits for some seconds."""
-    return Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))

@@ -14,8 +14,8 @@ from celery_throttle.algorithms.adaptive import (
     KEPT_PERCENT_AGAIN,
     Adaptive,
 )
-from celery_throttle.algorithms.escalation import MAX_STOP_US, ROW_MEMORY_US
 from celery_throttle.algorithms.memory import MemoryLimits
+from celery_throttle.algorithms.pauses import MAX_STOP_US, ROW_MEMORY_US
 from celery_throttle.algorithms.slots import Slots
 from celery_throttle.limits.cost import MILLION
 from celery_throttle.limits.feedback import (

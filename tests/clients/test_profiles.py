@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from math import inf, nan
@@ -37,6 +38,7 @@ from celery_throttle.clients.profiles.services import (
     STRIPE,
     TWILIO,
 )
+from tests.docs.pages import read as read_page
 
 NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
 
@@ -66,11 +68,18 @@ def reading(
     return found
 
 
+def sections() -> dict[str, str]:
+    """Return the sections of the pages of vendors, by their titles."""
+    pages = [read_page(f"reference/{name}.md") for name in ("vendors", "vendors-llm")]
+    parts = [part for page in pages for part in re.split("^###? ", page, flags=re.MULTILINE)]
+    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+
+
 @pytest.mark.parametrize("profile", all_profiles(), ids=lambda one: one.name)
-def test_a_profile_names_its_sources_and_its_day(profile: Profile) -> None:
-    assert profile.sources
-    assert all(source.startswith("https://") for source in profile.sources)
-    assert profile.read_on.year >= 2026
+def test_a_page_names_the_sources_of_a_profile_and_their_day(profile: Profile) -> None:
+    title = "IETF" if profile is GENERIC else profile.name
+    found = [text for name, text in sections().items() if name.startswith(title)]
+    assert any(re.search(r"^Sources?: .*https://.* Read 20", text, re.MULTILINE) for text in found)
 
 
 @pytest.mark.parametrize("profile", all_profiles(), ids=lambda one: one.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from celery_throttle.limits.key import LimitRef
-from celery_throttle.store.client import Store
+from celery_throttle.store.client import Note, Store
 from celery_throttle.store.script import Call, pack_command
 from tests.algorithms.wire import Commands, Wire
 from tests.model.tasks import Message
@@ -60,7 +60,7 @@ class Watched(Store):
     def close(self) -> None:
         self._watching.close()
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Call, _: Note | None = None) -> Any:
         reply, (about,) = self._watching.run([call, self._CHANGES])
         found = about.partition(b"rdb_changes_since_last_save:")[2].split(maxsplit=1)[0]
         self.changes, self._all_changes = int(found) - self._all_changes, int(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Any
 
-from celery_throttle.store.client import Store
+from celery_throttle.store.client import Note, Store
 from celery_throttle.store.script import Call, Script, script
 
 _IN_FRONT = """
@@ -41,14 +41,14 @@ class TornStore(Store):
         self._at.clear()
         return passed
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Call, note: Note | None = None) -> Any:
         """See :meth:`Store.run`."""
         command = self._at.pop(call.script.name, None)
         if command is None:
-            return super().run(call)
+            return super().run(call, note)
         source = (_IN_FRONT % command).encode() + call.script.source
         name = sha1(source, usedforsecurity=False).hexdigest()
         torn = Call(Script(call.script.name, source, name), call.keys, call.args)
-        reply = super().run(torn)
+        reply = super().run(torn, note)
         self._at[call.script.name] = command  # it has fewer commands
         return reply

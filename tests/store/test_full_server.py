@@ -112,7 +112,7 @@ class FullStore(Store):
         return PendingCalls(calls, None)
 
     def probe(self, call: Call, read: Callable[[Connection], Any] = Connection.read) -> Any:
-        """See :meth:`Store.probe`; :meth:`run` and :meth:`run_to_end` come here, too."""
+        """See :meth:`Store.probe`; :meth:`run` comes here, too."""
         with self._lock:
             before = self._count_changes()
             self.client.config_set("maxmemory", 1)

@@ -187,7 +187,7 @@ class PartPublisher:
             wait_us, index, max_keys = reply.details
             ref = entry.destination.refs[index - 1]
             if wait_us < 0:
-                raise _noted(KeysFullError(ref.name, ref.key, None, max_keys), entry)
+                raise _noted(KeysFullError(ref.name, ref.key, max_keys=max_keys), entry)
             wait = max(MIN_RETRY_SECONDS, wait_us / MICROSECONDS)
         return min(wait, MAX_RETRY_SECONDS)
 

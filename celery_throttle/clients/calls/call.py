@@ -24,7 +24,7 @@ from celery_throttle.clients.profiles.profile import REQUESTS, Meaning
 from celery_throttle.clients.profiles.reading import Reading, read
 from celery_throttle.errors import StoreError, StoreUnavailableError, Throttled, ThrottleError
 from celery_throttle.limiter.leases import Slot, enter_step, exit_step, reserve_steps
-from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS, Feedback
+from celery_throttle.limits.feedback import DEFAULT_STOP_SECONDS
 from celery_throttle.limits.requirement import Requirement
 from celery_throttle.operations.acquire import Acquisition
 from celery_throttle.operations.plan import Plan, Sleep
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 _LEASE_SECONDS = 30.0
 
 _TOO_MANY = 429
+
+_UNKNOWN_USAGE = ("it does not tell the true cost of a call: its estimate stands",)
 
 R = TypeVar("R")
 
@@ -218,9 +220,7 @@ class GuardedCall(Generic[R]):
 
         ``is_whole``: whether the body, which may yet say that the API refused, has been read.
         """
-        self.guard.log_warnings(self.limits.names, reading.warnings)
-        if reading.says_nothing and not (self.limits.is_adaptive or self.limits.is_in_row):
-            return
+        self.guard.log_warnings(self.limits.quantities, reading.warnings)
         took = time.monotonic() - self._began if is_whole else None
         try:
             answers = self.limits.feedback(reading, took)
@@ -228,7 +228,11 @@ class GuardedCall(Generic[R]):
                 pause = yield from self._limiter.plan_steps(self._limiter.learn_plan(answers))
                 self.guard.note_answers(answers)
                 self._pause = max(pause, self._pause or 0.0)
-            names = [ref.name for ref, each in answers.items() if _may_pause(each)]
+            names = [
+                ref.name
+                for ref, each in answers.items()
+                if each.refused or each.overloaded or each.stop
+            ]
             if self._pause and names:
                 self.guard.log_pause(names, self._pause)
         except ThrottleError as error:
@@ -282,7 +286,7 @@ class GuardedCall(Generic[R]):
             elif units:
                 actual = self.limits.actual(units, self.requirement)
             elif self.limits.has_estimates:
-                self.guard.log_unknown_usage(self.limits.names)
+                self.guard.log_warnings(self.limits.quantities, _UNKNOWN_USAGE)
             if reading is not None:
                 yield from self._learn(reading)
         finally:
@@ -380,10 +384,6 @@ def release_later(call: GuardedCall[Any], may_read: Callable[[], bool]) -> Calla
         task.add_done_callback(tasks.discard)
 
     return release
-
-
-def _may_pause(feedback: Feedback) -> bool:
-    return feedback.refused or feedback.overloaded or bool(feedback.stop)
 
 
 def _step(action: Callable[[], Any]) -> Step:

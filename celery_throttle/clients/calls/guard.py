@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_throttle.clients.profiles.profile import (
     REQUESTS,
@@ -25,13 +24,17 @@ from celery_throttle.errors import (
     ThrottleError,
     nearest,
     raised_error,
-    result_error,
     shown,
 )
+from celery_throttle.limiter.arguments import (
+    LimitHandles,
+    call_function,
+    check_handles,
+    function_text,
+    parse_some,
+)
 from celery_throttle.limiter.core import CACHE_SIZE, LimiterCore
-from celery_throttle.limiter.functions import call_function, function_text, without_none
 from celery_throttle.limiter.handle import LimitHandle
-from celery_throttle.limiter.handles import LimitHandles, check_handles
 from celery_throttle.limits.cost import Cost, to_units
 from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.feedback import Feedback
@@ -42,11 +45,11 @@ from celery_throttle.store.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-#: Limits by the quantity that they count.
-LimitsByQuantity = LimitHandles | Mapping[str, LimitHandles]
+T = TypeVar("T")
 
-#: The limits of a client's calls, or a function of the request that returns them.
-GuardedLimits = LimitsByQuantity | CallFunction
+#: The limits of a client's calls, or these by the quantity that they count, or a function of the
+#: request that returns either.
+GuardedLimits = LimitHandles | Mapping[str, LimitHandles] | CallFunction
 
 #: Units for each limit, or a mapping of units by quantity, or a function that returns either.
 CallCost = Cost | Units | CallFunction
@@ -62,32 +65,11 @@ _LOGGED_EXTENSION_SECONDS = 0.5
 WARNING_INTERVAL_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A limit, and the quantity that it counts."""
-
-    quantity: str
-    handle: LimitHandle
-
-
 class Guard:
     """The limits of one client's calls.
 
-    ``cost`` takes the request, or the arguments of the call. ``usage`` takes what the JSON of the
-    response stands for, or of each event of a stream; or the result of the call.
-
-    Args:
-        limits: A handle such as ``throttle["stripe"]``, or a list of handles of one limiter: each
-            counts requests. Or a dict of quantity to such limits, such as ``{"requests": ...,
-            "tokens": ...}``. Or a function of the request that returns one of these, or None
-            for no limit.
-        profile: What the vendor documents about the API.
-        cost: Units, or a dict of units by quantity, or a function that returns either. Default: one
-            request, and what the profile estimates.
-        usage: A function that returns the actual cost, in the forms of ``cost``; nothing (``{}``)
-            if it is not told there. Default: what the profile reads. ``cost`` is an estimate then.
-        max_wait: The most seconds that a call waits for its limits; default 0.
-        retry_refused: How many times to repeat a call that the API refuses; default 0.
+    The arguments are those of :class:`~celery_throttle.clients.httpx.ThrottledTransport`. Of other
+    calls, ``limits`` and ``cost`` take the arguments, and ``usage`` the result.
 
     Raises:
         LimitError: An argument is invalid.
@@ -139,25 +121,19 @@ class Guard:
         if self._fixed is not None:
             return self._fixed
         function: Any = self._limits
-        result = yield from _call(function, "limits", *args, **kwargs)
-        limits = without_none(result)
-        if limits is None:
-            return None
-        try:
-            return self._count(limits)
-        except ThrottleError as error:
-            raise result_error(function_text(function, "limits"), result, error) from None
+        parse = partial(parse_some, self._count)
+        return (yield from _call(function, "limits", parse, *args, **kwargs))
 
     def _count(self, limits: Any) -> CountedLimits:
         """Return limits with their quantities.
 
         Raises:
-            LimitError: they are none, or a quantity is a misspelt one of the profile.
+            LimitError: as :class:`CountedLimits`, or a quantity is a misspelt one of the profile.
         """
-        counted = counted_limits(limits)
+        counted = CountedLimits(self, limits)
         if self._cost is None and self._usage is None and self.profile.usage is not no_units:
             known = self.profile.names()
-            for quantity in (each.quantity for each in counted if each.quantity not in known):
+            for quantity in (one for one in counted.quantities.values() if one not in known):
                 # Any other name is that of a limit of one's own: one unit of each request.
                 similar = get_close_matches(quantity, known, 1, cutoff=0.8)
                 if similar:
@@ -165,7 +141,7 @@ class Guard:
                         f"{shown(quantity)} is no quantity of {self.profile.name}; "
                         f"write {similar[0]!r}"
                     )
-        return CountedLimits(self, counted)
+        return counted
 
     def requirement(
         self, limits: CountedLimits, request: Callable[[], Any], *args: Any, **kwargs: Any
@@ -176,11 +152,7 @@ class Guard:
         arguments are passed to the function ``cost``.
         """
         if callable(self._cost):
-            cost = yield from _call(self._cost, "cost", *args, **kwargs)
-            try:
-                return limits.require(cost)
-            except ThrottleError as error:
-                raise result_error(function_text(self._cost, "cost"), cost, error) from None
+            return (yield from _call(self._cost, "cost", limits.require, *args, **kwargs))
         if self._cost is not None:
             return limits.require(self._cost)
         if self.profile.estimate is no_units:
@@ -197,9 +169,8 @@ class Guard:
 
     def estimates(self, quantities: Iterable[str]) -> bool:
         """Return whether the cost is an estimate, as the answer tells the actual cost."""
-        if self._usage is not None:
-            return True
-        return self.profile.usage is not no_units and any(one != REQUESTS for one in quantities)
+        tells = self._usage is not None or any(one != REQUESTS for one in quantities)
+        return self.reads_bodies and tells
 
     def usage(self, document: Any) -> Mapping[str, Any]:
         """Return the units that a part of an answer tells, by quantity; under "" for each limit."""
@@ -222,7 +193,7 @@ class Guard:
             elif answer.took is not None:
                 self.in_row.discard(ref)
 
-    def log_pause(self, names: Sequence[str], seconds: float) -> None:
+    def log_pause(self, names: Iterable[str], seconds: float) -> None:
         """Log that an answer has paused limits, unless it was logged just now."""
         until = time.monotonic() + seconds
         if until > self._paused_until + _LOGGED_EXTENSION_SECONDS:
@@ -231,11 +202,7 @@ class Guard:
             logger.warning("The API behind %s asks for a pause: no calls %s", about, duration)
         self._paused_until = max(until, self._paused_until)
 
-    def log_unknown_usage(self, names: Sequence[str]) -> None:
-        """Log that an answer does not tell its usage, at most once a minute."""
-        self.log_warnings(names, ["it does not tell the true cost of a call: its estimate stands"])
-
-    def log_warnings(self, names: Sequence[str], warnings: Sequence[str]) -> None:
+    def log_warnings(self, names: Iterable[str], warnings: Sequence[str]) -> None:
         """Log what cannot be used of an answer, unless that was done within the last minute."""
         if warnings and time.monotonic() - self._warned_at > WARNING_INTERVAL_SECONDS:
             self._warned_at = time.monotonic()
@@ -244,16 +211,36 @@ class Guard:
 
 
 class CountedLimits:
-    """The limits of one call, or of all calls that have the same."""
+    """The limits of one call, or of all calls that have the same; see :class:`Guard`.
 
-    def __init__(self, guard: Guard, counted: Sequence[Counted]) -> None:
+    Raises:
+        LimitValueError: they are none, or of several limiters, or one counts two quantities.
+    """
+
+    def __init__(self, guard: Guard, limits: Any) -> None:
+        handles: list[LimitHandle] = []
+        #: The quantity that each limit counts, by the name of the limit.
+        self.quantities: dict[str, str] = {}
+        groups = limits if isinstance(limits, Mapping) else {REQUESTS: limits}
+        for quantity, some in groups.items():
+            if not isinstance(quantity, str) or not quantity:
+                raise LimitValueError(
+                    f"a quantity must be text such as 'tokens', not {shown(quantity)}"
+                )
+            for handle in check_handles(some):
+                handles.append(handle)
+                name = handle.ref.name
+                other = self.quantities.setdefault(name, quantity)
+                if other != quantity:
+                    raise LimitValueError(
+                        f"limit {name!r} counts {other!r} and {quantity!r}; allowed: one quantity"
+                    )
+        check_handles(handles)
         self._guard = guard
-        self._counted = counted
-        self.limiter: LimiterCore = counted[0].handle.limiter
-        self._refs = [each.handle.ref for each in counted]
-        self.names = [ref.name for ref in self._refs]
+        self._refs = [handle.ref for handle in handles]
+        self.limiter: LimiterCore = handles[0].limiter
         #: Whether one of the limits counts what an answer tells.
-        self.has_estimates = guard.estimates(each.quantity for each in counted)
+        self.has_estimates = guard.estimates(self.quantities.values())
 
     def require(self, cost: Any) -> Requirement:
         """Return the requirement of a call of this cost; see :class:`Guard`.
@@ -263,7 +250,7 @@ class CountedLimits:
         """
         if not isinstance(cost, Mapping):
             return self.limiter.require(self._refs, cost)
-        known = [each.quantity for each in self._counted]
+        known = self.quantities.values()
         unknown = next((quantity for quantity in cost if quantity not in known), None)
         if unknown is not None:
             raise LimitValueError(
@@ -274,15 +261,15 @@ class CountedLimits:
 
     def estimate(self, units: Units) -> Requirement:
         """Return the requirement of a call of these units; other quantities may be among them."""
-        costs = {each.handle.ref.name: units.get(each.quantity, 1) for each in self._counted}
+        costs = {name: units.get(quantity, 1) for name, quantity in self.quantities.items()}
         return self.limiter.require(self._refs, costs)
 
     def actual(self, units: Mapping[str, Any], requirement: Requirement) -> dict[str, Any]:
         """Return the actual cost by the name of the limit; what is not told is as estimated."""
         found = {}
-        for each, estimate in zip(self._counted, requirement.costs, strict=True):
+        for ref, estimate in zip(self._refs, requirement.costs, strict=True):
             other = units.get("", to_units(estimate))
-            found[each.handle.ref.name] = units.get(each.quantity, other)
+            found[ref.name] = units.get(self.quantities[ref.name], other)
         return found
 
     def kept(self, quantities: Sequence[str]) -> dict[str, Any]:
@@ -290,9 +277,7 @@ class CountedLimits:
 
         ``quantities``: those that the API counts all the same.
         """
-        return {
-            each.handle.ref.name: 1 if each.quantity in quantities else 0 for each in self._counted
-        }
+        return {name: int(quantity in quantities) for name, quantity in self.quantities.items()}
 
     # What an answer says.
 
@@ -302,15 +287,16 @@ class CountedLimits:
         ``took``: seconds since the request; None if it is not known whether the API accepted it.
         """
         found: dict[LimitRef, Feedback] = {}
-        for each in self._counted:
-            quota = reading.quota(each.quantity) or Quota(each.quantity)
+        for ref in self._refs:
+            quantity = self.quantities[ref.name]
+            quota = reading.quota(quantity) or Quota(quantity)
             is_refused = reading.meaning is Meaning.REFUSAL and (
-                not reading.refused or each.quantity in reading.refused
+                not reading.refused or quantity in reading.refused
             )
-            found[each.handle.ref] = Feedback(
+            found[ref] = Feedback(
                 refused=is_refused,
                 overloaded=reading.meaning is Meaning.OVERLOAD,
-                stop=reading.stop(each.quantity),
+                stop=reading.stop(quantity),
                 left=quota.remaining,
                 # Without its period, the size of a quota says nothing about the rate.
                 limit=None if quota.period is None else quota.limit,
@@ -339,7 +325,7 @@ class CountedLimits:
     @cached_property
     def _definitions(self) -> list[Limit]:
         defined = self.limiter.limits
-        return [limit for name in self.names for limit in defined.get(name, ())]
+        return [limit for name in self.quantities for limit in defined.get(name, ())]
 
     @cached_property
     def takes_slots(self) -> bool:
@@ -354,41 +340,17 @@ class CountedLimits:
     @cached_property
     def fails_open(self) -> bool:
         """Whether calls go out while the limits server cannot be reached."""
-        known = all(name in self.limiter.limits for name in self.names)
+        known = all(name in self.limiter.limits for name in self.quantities)
         return known and all(limit.outage == "open" for limit in self._definitions)
 
 
-def _call(function: Callable[..., Any], option: str, *args: Any, **kwargs: Any) -> Steps[Any]:
+def _call(
+    function: Callable[..., Any], option: str, parse: Callable[[Any], T], *args: Any, **kwargs: Any
+) -> Steps[T]:
     """Call a function; what it raises is raised as LimitFunctionError, which names it."""
     try:
-        return (yield from call_function(function, option, *args, **kwargs))
+        return (yield from call_function(function, option, parse, *args, **kwargs))
     except ThrottleError:
         raise
     except Exception as error:
         raise raised_error(function_text(function, option), error) from error
-
-
-def counted_limits(limits: Any) -> list[Counted]:
-    """Return limits with their quantities.
-
-    Raises:
-        LimitValueError: they are of several limiters, or one of them counts two quantities.
-    """
-    groups = limits if isinstance(limits, Mapping) else {REQUESTS: limits}
-    found: list[Counted] = []
-    for quantity, handles in groups.items():
-        if not isinstance(quantity, str) or not quantity:
-            raise LimitValueError(
-                f"a quantity must be text such as 'tokens', not {shown(quantity)}"
-            )
-        found += [Counted(quantity, handle) for handle in check_handles(handles)]
-    check_handles([each.handle for each in found])
-    quantities: dict[str, str] = {}
-    for each in found:  # costs are by the name of the limit
-        name = each.handle.ref.name
-        other = quantities.setdefault(name, each.quantity)
-        if other != each.quantity:
-            raise LimitValueError(
-                f"limit {name!r} counts {other!r} and {each.quantity!r}; allowed: one quantity"
-            )
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from typing import Any
 
 from celery_throttle.clients.profiles.generic import OVERLOADS, REFUSALS
@@ -59,13 +58,6 @@ def _usage(body: Mapping[str, Any]) -> Units:
 
 AWS = Profile(
     name="AWS",
-    sources=(
-        "https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html",
-        "https://github.com/boto/botocore/blob/develop/botocore/retries/standard.py",
-        "https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html",
-        "https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html#API_Invoke_Errors",
-    ),
-    read_on=date(2026, 11, 26),
     quantities=(Quantity(TOKENS, ""), Quantity("capacity_units", "")),
     signs=(
         Sign(Meaning.FAILURE, codes=QUOTA_CODES),

@@ -6,9 +6,8 @@ one dictionary, a list of named quotas whose policies name the unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
 from http import HTTPStatus
 from typing import Any
 
@@ -102,41 +101,33 @@ def _quotas(fields: Fields) -> Iterator[Quota]:
     yield from read_used_of(fields, SHOPIFY_HEADER)
 
 
-def read_used_of(fields: Fields, header: str) -> Iterator[Quota]:
+def read_used_of(
+    fields: Fields, header: str, parse: Callable[[str], tuple[int, int]] = parse_used_of
+) -> Iterator[Quota]:
     """Yield the quota of requests of a header with used/limit."""
-    found = fields.value(header, parse_used_of)
+    found = fields.value(header, parse)
     if found is not None:
         used, limit = found
         yield Quota(REQUESTS, max(limit - used, 0), limit)
 
 
-def _headers(prefix: str) -> Quantity:
-    return Quantity(REQUESTS, f"{prefix}remaining", f"{prefix}limit", f"{prefix}reset")
-
-
-def openai_headers(name: str, header: str, period: float | None = None) -> Quantity:
-    """Return a quantity with headers as OpenAI has them, and those who copy its API."""
-    remaining, limit, reset = (
-        f"x-ratelimit-{part}-{header}" for part in ("remaining", "limit", "reset")
-    )
-    return Quantity(name, remaining, limit, reset, Reset.FULL, period)
+def quantity(
+    name: str, headers: str, means: Reset = Reset.WINDOW, period: float | None = None
+) -> Quantity:
+    """Return a quantity whose headers differ in one word, which ``{}`` stands for."""
+    remaining, limit, reset = map(headers.format, ("remaining", "limit", "reset"))
+    return Quantity(name, remaining, limit, reset, means, period)
 
 
 #: The headers of APIs without a profile of their own.
 GENERIC = Profile(
     name="an API without a profile",
-    sources=(
-        "https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/",
-        "https://www.rfc-editor.org/rfc/rfc9110#name-retry-after",
-        "https://www.rfc-editor.org/rfc/rfc6585#section-4",
-    ),
-    read_on=date(2026, 11, 25),
     quantities=(
-        _headers("ratelimit-"),
-        _headers("x-ratelimit-"),
-        _headers("x-rate-limit-"),
-        openai_headers(REQUESTS, "requests"),
-        openai_headers("tokens", "tokens"),
+        quantity(REQUESTS, "ratelimit-{}"),
+        quantity(REQUESTS, "x-ratelimit-{}"),
+        quantity(REQUESTS, "x-rate-limit-{}"),
+        quantity(REQUESTS, "x-ratelimit-{}-requests", Reset.FULL),
+        quantity("tokens", "x-ratelimit-{}-tokens", Reset.FULL),
     ),
     signs=(
         REFUSALS,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 from celery_throttle.clients.profiles.generic import (
     OVERLOADS,
     REFUSALS,
     RETRY_AFTER,
-    openai_headers,
+    quantity,
 )
 from celery_throttle.clients.profiles.header_values import parse_duration
 from celery_throttle.clients.profiles.profile import (
@@ -24,8 +23,6 @@ from celery_throttle.clients.profiles.profile import (
     Units,
     Wait,
 )
-
-READ_ON = date(2026, 11, 25)
 
 #: Seconds of the quotas of OpenAI and Anthropic: requests and tokens per minute.
 MINUTE = 60.0
@@ -116,16 +113,10 @@ BILLING_CODES = (
 
 OPENAI = Profile(
     name="OpenAI",
-    sources=(
-        "https://developers.openai.com/api/docs/guides/rate-limits",
-        "https://developers.openai.com/api/docs/guides/error-codes",
-        "https://developers.openai.com/api/docs/guides/flex-processing",
-    ),
-    read_on=READ_ON,
     quantities=(
-        openai_headers(REQUESTS, "requests", MINUTE),
-        openai_headers(TOKENS, "tokens", MINUTE),
-        openai_headers(TOKENS, "project-tokens", MINUTE),
+        quantity(REQUESTS, "x-ratelimit-{}-requests", Reset.FULL, MINUTE),
+        quantity(TOKENS, "x-ratelimit-{}-tokens", Reset.FULL, MINUTE),
+        quantity(TOKENS, "x-ratelimit-{}-project-tokens", Reset.FULL, MINUTE),
     ),
     signs=(
         Sign(Meaning.FAILURE, statuses=(429,), codes=BILLING_CODES),
@@ -147,10 +138,6 @@ OPENAI = Profile(
 AZURE_OPENAI = replace(
     OPENAI,
     name="Azure OpenAI",
-    sources=(
-        "https://learn.microsoft.com/azure/foundry/openai/how-to/quota",
-        "https://learn.microsoft.com/azure/foundry/openai/how-to/troubleshoot-errors",
-    ),
     signs=(
         Sign(Meaning.OVERLOAD, statuses=(429,), text="temporarily unable to process"),
         Sign(Meaning.OVERLOAD, statuses=(429,), text="experiencing high demand"),
@@ -162,14 +149,10 @@ AZURE_OPENAI = replace(
 GROQ = replace(
     OPENAI,
     name="Groq",
-    sources=(
-        "https://console.groq.com/docs/rate-limits",
-        "https://console.groq.com/docs/errors",
-    ),
     # The headers of requests are about those of a day, whatever the limit here is.
     quantities=(
-        openai_headers("requests_per_day", "requests"),
-        openai_headers(TOKENS, "tokens", MINUTE),
+        quantity("requests_per_day", "x-ratelimit-{}-requests", Reset.FULL),
+        quantity(TOKENS, "x-ratelimit-{}-tokens", Reset.FULL, MINUTE),
     ),
     signs=(*OPENAI.signs, Sign(Meaning.OVERLOAD, statuses=(498,))),
     refused_costs=(),
@@ -178,10 +161,6 @@ GROQ = replace(
 MISTRAL = replace(
     OPENAI,
     name="Mistral",
-    sources=(
-        "https://docs.mistral.ai/deployment/ai-studio/tier",
-        "https://help.mistral.ai/en/articles/424390",
-    ),
     quantities=(
         Quantity(REQUESTS, "x-ratelimit-remaining"),
         Quantity(REQUESTS, "x-ratelimit-remaining-req-minute", "x-ratelimit-limit-req-minute"),
@@ -194,10 +173,6 @@ MISTRAL = replace(
 TOGETHER = replace(
     OPENAI,
     name="Together",
-    sources=(
-        "https://docs.together.ai/docs/rate-limits",
-        "https://support.together.ai/articles/5001912153-why-am-i-getting-429-on-serverless-and-how-long-does-it-last",
-    ),
     quantities=(
         Quantity(REQUESTS, "x-ratelimit-remaining", "x-ratelimit-limit", means=Reset.FULL),
         Quantity(TOKENS, "x-tokenlimit-remaining", "x-tokenlimit-limit", means=Reset.FULL),
@@ -223,10 +198,6 @@ TOGETHER = replace(
 DEEPSEEK = replace(
     OPENAI,
     name="DeepSeek",
-    sources=(
-        "https://api-docs.deepseek.com/quick_start/rate_limit",
-        "https://api-docs.deepseek.com/quick_start/error_codes",
-    ),
     quantities=(),
     signs=(REFUSALS, OVERLOADS),
     refused_costs=(),
@@ -258,25 +229,13 @@ def _anthropic_usage(body: Mapping[str, Any]) -> Units:
     return found
 
 
-def _anthropic_headers(name: str, header: str) -> Quantity:
-    prefix = f"anthropic-ratelimit-{header}-"
-    remaining, limit, reset = (f"{prefix}{part}" for part in ("remaining", "limit", "reset"))
-    return Quantity(name, remaining, limit, reset, Reset.FULL, MINUTE)
-
-
 ANTHROPIC = Profile(
     name="Anthropic",
-    sources=(
-        "https://platform.claude.com/docs/en/api/rate-limits",
-        "https://platform.claude.com/docs/en/api/errors",
-        "https://platform.claude.com/docs/en/build-with-claude/streaming",
-    ),
-    read_on=READ_ON,
     quantities=(
-        _anthropic_headers(REQUESTS, "requests"),
-        _anthropic_headers(INPUT_TOKENS, "input-tokens"),
-        _anthropic_headers(OUTPUT_TOKENS, "output-tokens"),
-        _anthropic_headers(TOKENS, "tokens"),
+        quantity(REQUESTS, "anthropic-ratelimit-requests-{}", Reset.FULL, MINUTE),
+        quantity(INPUT_TOKENS, "anthropic-ratelimit-input-tokens-{}", Reset.FULL, MINUTE),
+        quantity(OUTPUT_TOKENS, "anthropic-ratelimit-output-tokens-{}", Reset.FULL, MINUTE),
+        quantity(TOKENS, "anthropic-ratelimit-tokens-{}", Reset.FULL, MINUTE),
     ),
     signs=(
         Sign(
@@ -314,13 +273,6 @@ def _google_usage(body: Mapping[str, Any]) -> Units:
 
 GOOGLE = Profile(
     name="Google",
-    sources=(
-        "https://ai.google.dev/gemini-api/docs/rate-limits",
-        "https://ai.google.dev/gemini-api/docs/troubleshooting",
-        "https://docs.cloud.google.com/vertex-ai/generative-ai/docs/error-code-429",
-        "https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto",
-    ),
-    read_on=READ_ON,
     quantities=(Quantity(INPUT_TOKENS, ""), Quantity(TOKENS, "")),
     signs=(
         Sign(Meaning.REFUSAL, statuses=(429,), text="requestsper", quantities=(REQUESTS,)),

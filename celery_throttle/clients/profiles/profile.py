@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +151,6 @@ class Profile:
 
     Attributes:
         name: The vendor, as in messages.
-        sources: The addresses of the documents.
-        read_on: The day on which they were read.
         quantities: The quantities, and their headers.
         signs: The signs of answers; the first that matches counts. An answer without one is
             accepted with a status below 400, and a failure otherwise.
@@ -169,8 +166,6 @@ class Profile:
     """
 
     name: str
-    sources: Sequence[str]
-    read_on: date
     quantities: Sequence[Quantity] = ()
     signs: Sequence[Sign] = ()
     codes: Sequence[str] = ()

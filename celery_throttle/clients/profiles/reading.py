@@ -30,12 +30,6 @@ class Reading:
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    @property
-    def says_nothing(self) -> bool:
-        """Whether the answer says nothing about the limits, as most answers."""
-        is_usual = self.meaning in (Meaning.ACCEPTED, Meaning.FAILURE)
-        return is_usual and not self.quotas and self.wait is None
-
     def quota(self, quantity: str) -> Quota | None:
         """Return the state of a quantity; None if the answer does not tell it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import date
 from typing import Any
 
 from celery_throttle.clients.profiles.fields import Fields
@@ -27,8 +26,6 @@ from celery_throttle.clients.profiles.profile import (
     Wait,
 )
 
-READ_ON = date(2026, 11, 25)
-
 #: The quantity of an API that counts requests at once; a limit such as ``10 at once`` is for it.
 CONCURRENCY = "concurrent_requests"
 
@@ -36,12 +33,6 @@ POINTS = "points"
 
 STRIPE = Profile(
     name="Stripe",
-    sources=(
-        "https://docs.stripe.com/rate-limits",
-        "https://docs.stripe.com/error-codes",
-        "https://docs.stripe.com/error-low-level",
-    ),
-    read_on=READ_ON,
     signs=(
         Sign(Meaning.FAILURE, statuses=(429,), codes=("lock_timeout",)),
         Sign(Meaning.REFUSAL, statuses=(400, 429), codes=("rate_limit",)),
@@ -54,12 +45,6 @@ STRIPE = Profile(
 
 GITHUB = Profile(
     name="GitHub",
-    sources=(
-        "https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api",
-        "https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api",
-        "https://docs.github.com/en/graphql/overview/rate-limits-and-query-limits-for-the-graphql-api",
-    ),
-    read_on=READ_ON,
     quantities=(
         Quantity(REQUESTS, "x-ratelimit-remaining", "x-ratelimit-limit", "x-ratelimit-reset"),
     ),
@@ -105,12 +90,6 @@ def _shopify_usage(body: Mapping[str, Any]) -> Units:
 
 SHOPIFY = Profile(
     name="Shopify",
-    sources=(
-        "https://shopify.dev/docs/api/usage/limits",
-        "https://shopify.dev/docs/apps/build/apis/graphql-admin/rate-limits",
-        "https://shopify.dev/docs/api/admin-rest/usage/rate-limits",
-    ),
-    read_on=READ_ON,
     quantities=(Quantity(POINTS, ""),),
     signs=(
         Sign(Meaning.REFUSAL, statuses=(200,), codes=("THROTTLED",), quantities=(POINTS,)),
@@ -127,8 +106,6 @@ SHOPIFY = Profile(
 
 SLACK = Profile(
     name="Slack",
-    sources=("https://docs.slack.dev/apis/web-api/rate-limits",),
-    read_on=READ_ON,
     signs=(Sign(Meaning.REFUSAL, codes=("ratelimited", "rate_limited")), REFUSALS, OVERLOADS),
     codes=("error",),
     waits=RETRY_AFTER,
@@ -136,11 +113,6 @@ SLACK = Profile(
 
 TWILIO = Profile(
     name="Twilio",
-    sources=(
-        "https://www.twilio.com/docs/api/errors/20429",
-        "https://www.twilio.com/docs/usage/rest-api-best-practices",
-    ),
-    read_on=READ_ON,
     quantities=(Quantity(CONCURRENCY, ""),),
     signs=(REFUSALS, OVERLOADS),
     waits=RETRY_AFTER,
@@ -148,8 +120,6 @@ TWILIO = Profile(
 
 HUBSPOT = Profile(
     name="HubSpot",
-    sources=("https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines",),
-    read_on=READ_ON,
     quantities=(
         Quantity(REQUESTS, "x-hubspot-ratelimit-remaining", "x-hubspot-ratelimit-max"),
         Quantity(
@@ -176,20 +146,8 @@ def _parse_salesforce(text: str) -> tuple[int, int]:
     return parse_used_of(match[1])
 
 
-def _salesforce_quotas(fields: Fields) -> Iterator[Quota]:
-    found = fields.value("sforce-limit-info", _parse_salesforce)
-    if found is not None:
-        used, limit = found
-        yield Quota(REQUESTS, max(limit - used, 0), limit)
-
-
 SALESFORCE = Profile(
     name="Salesforce",
-    sources=(
-        "https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm",
-        "https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/errorcodes.htm",
-    ),
-    read_on=READ_ON,
     signs=(
         Sign(Meaning.REFUSAL, statuses=(403,), codes=("REQUEST_LIMIT_EXCEEDED",)),
         REFUSALS,
@@ -197,14 +155,12 @@ SALESFORCE = Profile(
     ),
     codes=("*.errorCode",),
     waits=RETRY_AFTER,
-    quotas=_salesforce_quotas,
+    quotas=lambda fields: read_used_of(fields, "sforce-limit-info", _parse_salesforce),
     quota_headers=("sforce-limit-info",),
 )
 
 DISCORD = Profile(
     name="Discord",
-    sources=("https://docs.discord.com/developers/topics/rate-limits",),
-    read_on=READ_ON,
     quantities=(
         # The second form has decimals of a second as well, and needs no clock.
         Quantity(REQUESTS, "x-ratelimit-remaining", "x-ratelimit-limit", "x-ratelimit-reset-after"),

@@ -199,7 +199,7 @@ def _refusal_error(
         ref = refs[index - 1]
         assert limits.max_wait is not None  # noqa: S101  # only then a script says so
         expected, paused = wait_to_seconds(expected_us), pause_to_seconds(paused_us)
-        return WaitTooLongError(ref.name, ref.key, expected, limits.max_wait, paused)
+        return WaitTooLongError(ref.name, ref.key, expected, paused, limits.max_wait)
     if outcome == b"full":
         index, most = fields
         ref = refs[index - 1]
@@ -208,7 +208,7 @@ def _refusal_error(
         index, most, wait_us = fields
         ref = refs[index - 1]
         retry_after = None if wait_us < 0 else wait_us / MICROSECONDS
-        return KeysFullError(ref.name, ref.key, retry_after, most)
+        return KeysFullError(ref.name, ref.key, retry_after, max_keys=most)
     return None
 
 

@@ -316,7 +316,7 @@ def test_a_unit_is_given_back_by_one_call_even_if_it_fails(bench: Bench, task: A
         run(call)
         raise StoreError("no reply")
 
-    bench.throttle.store.run = fail  # type: ignore[method-assign]
+    bench.throttle.store.run = fail  # type: ignore[method-assign,assignment]
     bench.refunds.give_back()
     bench.throttle.store.run = run  # type: ignore[method-assign]
     assert bench.take(tenant_of(1)) == 0.0

@@ -29,7 +29,7 @@ end
 -- DEFAULT_STOP_SECONDS and ADAPTIVE_STOP_SECONDS in `celery_throttle/limits/feedback.py`.
 local DEFAULT_STOP, ADAPTIVE_STOP = 1000000, 100000
 
--- The longest pause, and for how long after its pause a row is remembered. Twin: `algorithms/escalation.py`, which
+-- The longest pause, and for how long after its pause a row is remembered. Twin: `algorithms/pauses.py`, which
 -- has the rule.
 local LONGEST_STOP, ROW_MEMORY = 300000000, 60000000
 

@@ -1,9 +1,10 @@
-"""Escalating pauses: refusals in a row, without a time, stop a limit for longer each time.
+"""Pauses of limits in memory, and those that escalate.
 
-A row ends with the first request that the API accepts, or if no request was refused for a minute
-after its last pause. Pauses below a second double. Others grow by 10 to 30 percent, at random, so
-that clients of one API do not return together: a limit goes on at the latest when a third as much
-time has passed since the API recovered as it was unavailable. Twin: in ``learn.lua``.
+Refusals in a row, without a time, stop a limit for longer each time. A row ends with the first
+request that the API accepts, or if no request was refused for a minute after its last pause. Pauses
+below a second double. Others grow by 10 to 30 percent, at random, so that clients of one API do not
+return together: a limit goes on at the latest when a third as much time has passed since the API
+recovered as it was unavailable. Twin: in ``learn.lua``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
+from celery_throttle.algorithms.state import is_ahead
 from celery_throttle.limits.duration import MICROSECONDS, to_us
 from celery_throttle.limits.feedback import (
     ADAPTIVE_STOP_SECONDS,
@@ -21,6 +23,19 @@ from celery_throttle.limits.key import LimitRef
 
 #: The longest pause, and for how long after its pause a row is remembered, in microseconds.
 MAX_STOP_US, ROW_MEMORY_US = 300_000_000, 60_000_000
+
+
+class Pause(NamedTuple):
+    """A pause of a name, or of one key of it, in microseconds. Twin: ``pauses.lua``."""
+
+    until: int
+    written: int
+
+    def follow_clock(self, now: int) -> Pause:
+        """Return the pause with the same time left, if the clock was set back."""
+        if not is_ahead(self.written, now):
+            return self
+        return Pause(self.until - self.written + now, now)
 
 
 class RefusalRow(NamedTuple):
