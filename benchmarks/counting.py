@@ -69,7 +69,7 @@ class _Side:
             }
         # Both sides make each call anew, as that takes time, too.
         self._run = self._store.run
-        self._store.run = lambda call: self._run(self._replace(call))  # type: ignore[method-assign]  # of one object
+        self._store.run = lambda call, note=None: self._run(self._replace(call), note)  # type: ignore[method-assign]  # of one object
 
     def _replace(self, call: Call) -> Call:
         return Call(self._scripts.get(call.script.name, call.script), call.keys, call.args)

@@ -55,9 +55,12 @@ def test_instead_of(redis_url: str, tmp_path: Path) -> None:
     assert [row[0] for row in after] == [f"{project}, after" for project in projects]
     assert {(messages, failed) for _, _, messages, failed, *_ in after} == {("1.0", "0")}
     seconds = [float(row[4]) for row in after]
+    at_once = re.findall(r"(\d+): (\d+)", after[3][1])
+    assert [team for team, _ in at_once] == ["1", "7"]
     assert all(took >= (30 - 1) / 20 - 0.1 for took in seconds[:2])
     assert seconds[2] >= (10 - 1) / 10 - 0.1
-    assert after[3][1] == "1: 3, 7: 6"
+    # Of a team's queries so many at once as its limit says; a busy machine may run fewer.
+    assert all(int(most) <= {"1": 3, "7": 6}[team] for team, most in at_once)
     assert all(int(new[5]) < int(old[5]) for old, new in zip(before, after, strict=True))
 
 

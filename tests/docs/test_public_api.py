@@ -8,7 +8,10 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,24 +43,14 @@ def _own_doc(value: Any) -> str:
 
 
 @pytest.fixture
-def documented(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def documented(tmp_path: Path) -> set[str]:
     """The names that the pages of the reference define, by each of their paths."""
-    built: Path = tmp_path_factory.mktemp("site")
-    run_in_child(lambda: _build_site(built))  # it reads Task.app, which binds the base class
-    return {*(built / "names").read_text(encoding="utf-8").split()}
-
-
-def _build_site(built: Path) -> None:
-    from sphinx.application import Sphinx  # noqa: PLC0415  # it may be missing
-    from sphinx.util.docutils import docutils_namespace, patch_docutils  # noqa: PLC0415
-
-    places = str(DOCS), str(DOCS), str(built), str(built)
-    with patch_docutils(str(DOCS)), docutils_namespace():
-        app = Sphinx(*places, "dummy", status=None, warning=None, freshenv=True)
-        app.build()
-    objects = app.env.get_domain("py").objects  # type: ignore[attr-defined]  # of this domain
-    names = (name for name, entry in objects.items() if entry.docname.startswith("reference/"))
-    (built / "names").write_text("\n".join(names), encoding="utf-8")
+    command = (sys.executable, "-m", "sphinx", "-q", "-b", "dummy", "-d", str(tmp_path))
+    subprocess.run([*command, str(DOCS), str(tmp_path / "site")], check=True)
+    environment = (tmp_path / "environment.pickle").read_bytes()
+    built = pickle.loads(environment)  # noqa: S301  # it was written just now
+    objects = built.domaindata["py"]["objects"].items()
+    return {name for name, entry in objects if entry.docname.startswith("reference/")}
 
 
 def test_each_public_name_is_in_the_reference(documented: set[str]) -> None:

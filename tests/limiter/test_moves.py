@@ -412,7 +412,7 @@ def test_a_move_after_the_home_shard_has_lost_its_data(
 def test_a_shard_on_another_server(make: MakeLimiter, own_server: Server) -> None:
     shards = {"far": {"limits": ["erp"], "url": own_server.url}}
     limiter, other = make(shards=shards), make(shards=shards)
-    limiter["mail"].define("20/m burst 20")
+    limiter["mail"].define("20/d burst 20")
     limiter["mail"].acquire(5)
     other["mail"].acquire(5)
     own_server.stop()

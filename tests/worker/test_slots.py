@@ -177,9 +177,14 @@ def test_given_back_however_a_task_ends(
     hows = ["fail", "retry", *ENDS.get(pool, ()), "return"]
     send(redis_url, "ends", list(enumerate(hows)))
     wait_until(client, "begin", len(hows))
-    begun = sorted([*range(len(hows)), hows.index("retry")])
+
+    def have_begun() -> bool:
+        # Celery runs a task once more whose process has ended before the worker reads of its begin.
+        begun = numbers(client, "begin")
+        return {*begun} == {*range(len(hows))} and begun.count(hows.index("retry")) == 2
+
     deadline = time.monotonic() + PATIENCE
-    while numbers(client, "begin") != begun or not slots_free(client, "one"):
+    while not have_begun() or not slots_free(client, "one"):
         assert time.monotonic() < deadline, worker.log()
         time.sleep(0.05)
     client.delete("slots-notes")

@@ -30,6 +30,7 @@ from celery_throttle import (
 )
 from celery_throttle.bulk import retry
 from celery_throttle.bulk.fan_out import publisher
+from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
 from celery_throttle.bulk.fan_out.handle import FanOut
 from celery_throttle.bulk.fan_out.part_publisher import PartPublisher
 from celery_throttle.bulk.fan_out.parts import FanOutParts
@@ -352,7 +353,7 @@ def test_a_publisher_that_is_killed_and_started_again(sharded: ShardedApp, tmp_p
         return sent() >= least
 
     for least in (400, 1_200, None):
-        last = [] if least is None else [str(least + 100)]
+        last = [] if least is None else [str(least + MAX_BATCH_TASKS)]
         running = Tethered([*command, *last], tmp_path / "log", env)
         if least is None:
             assert running.process.wait(SECONDS) == 0
