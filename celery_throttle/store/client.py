@@ -121,7 +121,8 @@ class Store:
         if isinstance(reply, hiredis.ReplyError):
             connection, reply = run_steps(self._recover(call, connection, reply))
         self.connections.put(connection)
-        return self._check_reply(reply)
+        is_usual = type(reply) is list and not self.breaker.is_open
+        return reply if is_usual else self._check_reply(reply)
 
     def run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip, in order; return the reply or error of each.
