@@ -26,7 +26,7 @@ test: .venv/.test .venv/monitors/.stamp
 test-all: .venv/.test .venv/monitors/.stamp
 	TESTS=all $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)
 
-# For an hour or more: twice as many examples, and tests with tens of thousands of tasks. The examples
+# For an hour or more: four times as many examples, and tests with tens of thousands of tasks. The examples
 # are the same each time; for others: make test-nightly EXAMPLES=random
 test-nightly: .venv/.test .venv/monitors/.stamp
 	TESTS=nightly $(PYTEST) --numprocesses $(MORE_THAN_CORES) $(ARGS)

@@ -26,7 +26,7 @@ def examples(number: int) -> int:
     """Return how many examples of a property to play, of so many in the nightly suite."""
     if NIGHTLY:
         return number
-    return max(5, number // (2 if WHOLE else 20))
+    return max(5, number // (4 if WHOLE else 20))
 
 
 # No deadline: an example takes as long as the machine is slow.

@@ -18,7 +18,7 @@ from tests.sizes import NIGHTLY, WHOLE
 RUNS, STEPS = (500 if WHOLE else 100), 100
 
 #: Parts that may run side by side, each with other runs.
-PARTS = 4 if NIGHTLY else 2 if WHOLE else 1
+PARTS = 4 if NIGHTLY else 1
 
 #: What is rare must be seen, too, or its laws are not tested.
 RARE = {
