@@ -64,6 +64,7 @@ def test_its_own_tests_pass_and_leave_the_broker_of_the_shell_alone(
     assert client.dbsize() == 0
 
 
+@pytest.mark.thorough
 @needs_pytest_django
 def test_its_own_tests_send_nothing_to_a_broker_that_celery_prefers(
     tmp_path: Path, redis_url: str, client: Any

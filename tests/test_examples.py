@@ -31,6 +31,7 @@ def test_quotas(redis_url: str, start_worker: StartWorker) -> None:
     assert float(found[1]) >= (30 - 1) / 23 - 0.1
 
 
+@pytest.mark.thorough
 def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
     start_worker("examples.outbound_api", redis_url, env=services(redis_url))
 

@@ -33,6 +33,7 @@ def scrape(address: str) -> Page:
         return Page(response.read().decode())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("has_app", [True, False])
 def test_the_page_until_the_end(

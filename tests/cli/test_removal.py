@@ -58,6 +58,7 @@ def test_purge_discards_messages_and_waiting_tasks(full: Shell) -> None:
     assert full.app.throttle["mail"].count_waiting().waiting == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words", [("drain", "--all"), ("move", "mail", "--queue", "slow"), ("purge",)]
 )

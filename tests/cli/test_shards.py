@@ -102,6 +102,7 @@ def test_without_the_app_commands_follow_the_map_of_the_home_shard(redis_url: st
     assert [one["shard"] for one in found] == ["home", "near/0", "near/1"]
 
 
+@pytest.mark.thorough
 def test_the_nodes_of_a_cluster(cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.configure("cluster-slot-stats-enabled", "yes")

@@ -85,6 +85,7 @@ def test_limits_are_a_function_of_the_request(s3_api: S3, limiter: Limiter) -> N
     assert (taken(limiter, "reads"), taken(limiter, "requests")) == (1, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "code", ["SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"]
@@ -102,6 +103,7 @@ def test_a_refusal_pauses_its_limit_and_is_not_repeated(
     assert 0 < (limiter["requests"].peek().retry_after or 0) <= 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", [b"text", io.BytesIO(b"text")], ids=["bytes", "file"])
 def test_a_refused_request_is_sent_again_once_its_limit_goes_on(
     s3_api: S3, limiter: Limiter, body: Any

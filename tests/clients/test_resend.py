@@ -121,6 +121,7 @@ def test_while_the_limits_are_lost_it_waits_by_itself(
     assert second - first >= 0.29
 
 
+@pytest.mark.thorough
 @every
 def test_without_the_server_of_the_limits_the_answer_is_the_callers(
     make: Make, api: Api, own_server: Server

@@ -24,6 +24,7 @@ def test_promtool_accepts_the_files() -> None:
     promtool("check", "config", DEPLOY / "prometheus" / "prometheus.yml")
 
 
+@pytest.mark.thorough
 def test_each_alert_fires_when_it_should() -> None:
     promtool("test", "rules", UNIT_TESTS)
 

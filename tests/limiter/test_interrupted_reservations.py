@@ -85,6 +85,7 @@ def test_an_estimate_is_given_back_if_a_signal_ends_its_call(
     assert left(limiter) == [100, 10]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cancellations", [1, 3])
 @pytest.mark.parametrize("call", ASYNC_CALLS.values(), ids=ASYNC_CALLS)
 def test_an_estimate_is_given_back_if_its_call_is_cancelled(

@@ -1038,6 +1038,7 @@ def test_an_error_of_the_server_is_told_and_not_the_end(limiter: End, client: re
     assert limiter["api"].try_acquire()
 
 
+@pytest.mark.thorough
 def test_a_restarted_server_costs_no_error(own_server: Server, end_of: MakeEnd) -> None:
     limiter = end_of(Limiter(own_server.url, LIMITS))
     for _ in range(2):

@@ -10,6 +10,7 @@ from tests.cli.conftest import fill
 from tests.web.conftest import Site
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path", ["/", "/limits/mail", "/limits/mail/waiting", "/task?id=id3", "/fan-outs", "/workers"]
 )

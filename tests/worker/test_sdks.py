@@ -29,6 +29,7 @@ def grpc_api() -> Iterator[GrpcApi]:
     api.close()
 
 
+@pytest.mark.thorough
 def test_tasks_wait_in_their_line_whichever_sdk_sends(
     redis_url: str, start_worker: StartWorker, api: Api, grpc_api: GrpcApi
 ) -> None:

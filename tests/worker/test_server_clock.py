@@ -69,6 +69,7 @@ def test_a_pause_lasts_no_longer_when_the_clock_steps_back(
     limiter.store.close()
 
 
+@pytest.mark.thorough
 def test_claims_of_a_dead_worker_come_back_though_the_clock_steps_back(
     bench: Bench, clock_server: ServerWithClock
 ) -> None:

@@ -190,6 +190,7 @@ def test_given_back_however_a_task_ends(
     client.delete("slots-notes")
 
 
+@pytest.mark.thorough
 def test_killed_workers_slots_are_back_within_the_lease(
     redis_url: str, client: Any, fleet: Fleet, pool: str
 ) -> None:

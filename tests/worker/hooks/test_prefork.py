@@ -167,6 +167,7 @@ def test_a_task_in_the_pipe_of_a_process_runs_once_and_does_not_hold_up_the_end(
     until(stage.nothing_is_held, "all is given back")
 
 
+@pytest.mark.thorough
 @pytest.mark.pools("threads", "gevent")
 def test_a_warm_shutdown_by_command(stage: Stage) -> None:
     """With solo and prefork it comes as with threads, with eventlet as with gevent."""
