@@ -48,21 +48,26 @@ def test_outbound_api(redis_url: str, start_worker: StartWorker) -> None:
 
 @pytest.mark.thorough
 def test_instead_of(redis_url: str, tmp_path: Path) -> None:
-    env = services(redis_url) | {"GALAXY_DATABASE": str(tmp_path / "galaxy")}
-    text = run_python("-m", "examples.instead_of", "--tasks", "30", env=env)
-    rows = [re.split(r" *\| *", line)[1:-1] for line in text.splitlines()[2:]]
-    before, after = rows[::2], rows[1::2]
-    projects = ("courtlistener", "pass_culture", "galaxy", "posthog")
-    assert [row[0] for row in after] == [f"{project}, after" for project in projects]
-    assert {(messages, failed) for _, _, messages, failed, *_ in after} == {("1.0", "0")}
-    seconds = [float(row[4]) for row in after]
-    at_once = re.findall(r"(\d+): (\d+)", after[3][1])
-    assert [team for team, _ in at_once] == ["1", "7"]
-    assert all(took >= (30 - 1) / 20 - 0.1 for took in seconds[:2])
-    assert seconds[2] >= (10 - 1) / 10 - 0.1
-    # Of a team's queries so many at once as its limit says; a busy machine may run fewer.
-    assert all(int(most) <= {"1": 3, "7": 6}[team] for team, most in at_once)
-    assert all(int(new[5]) < int(old[5]) for old, new in zip(before, after, strict=True))
+    def uses_all_slots(number: int) -> bool:
+        env = services(redis_url) | {"GALAXY_DATABASE": str(tmp_path / f"galaxy-{number}")}
+        text = run_python("-m", "examples.instead_of", "--tasks", "30", env=env)
+        rows = [re.split(r" *\| *", line)[1:-1] for line in text.splitlines()[2:]]
+        before, after = rows[::2], rows[1::2]
+        projects = ("courtlistener", "pass_culture", "galaxy", "posthog")
+        assert [row[0] for row in after] == [f"{project}, after" for project in projects]
+        assert {(messages, failed) for _, _, messages, failed, *_ in after} == {("1.0", "0")}
+        seconds = [float(row[4]) for row in after]
+        assert all(took >= (30 - 1) / 20 - 0.1 for took in seconds[:2])
+        assert seconds[2] >= (10 - 1) / 10 - 0.1
+        assert all(int(new[5]) < int(old[5]) for old, new in zip(before, after, strict=True))
+        most = {"1": 3, "7": 6}
+        at_once = {team: int(found) for team, found in re.findall(r"(\d+): (\d+)", after[3][1])}
+        assert at_once.keys() == most.keys()
+        assert all(found <= most[team] for team, found in at_once.items())
+        return at_once == most
+
+    # A busy machine may start the last of so many tasks too late, but not each time.
+    assert any(uses_all_slots(number) for number in range(3))
 
 
 def test_bulk_fanout_without_a_worker(redis_url: str) -> None:
