@@ -196,8 +196,8 @@ class Keys:
 
     def decision(self, ref: LimitRef) -> tuple[str, str, str]:
         """Return the keys of a limit and key that a decision reads, in the scripts' order."""
-        pauses = f"{self.prefix}:pause"
-        return self.state(ref), f"{pauses}:{ref.name}", f"{pauses}:{self.field(ref)}"
+        field, pauses = self.field(ref), f"{self.prefix}:pause"
+        return f"{self.prefix}:state:{field}", f"{pauses}:{ref.name}", f"{pauses}:{field}"
 
     def totals(self, name: str = "") -> str:
         """Return the key of the totals of a limit; without a name the head of all these keys.

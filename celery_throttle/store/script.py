@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import NamedTuple
+
+import hiredis
 
 #: The folders of the scripts, and of what they share.
 _KINDS = ("limits", "definitions", "lines", "fan_outs", "workers", "observe")
@@ -46,6 +48,8 @@ _CONSTANTS = re.compile(
 _CONSTANT = re.compile(r"'[^']*'|\b[A-Z][A-Z_]+\b")
 
 Argument = str | bytes | int | float
+
+_pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stubs know tuples of one only
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,14 @@ class Call:
 
 def pack_command(*parts: Argument) -> bytes:
     """Pack one command in the Redis protocol."""
-    chunks = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        chunks.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(chunks)
+    try:
+        return _pack(parts)
+    except (TypeError, UnicodeEncodeError):  # of a subclass of int, or a lone surrogate
+        data = [
+            part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+            for part in parts
+        ]
+        return _pack(tuple(data))
 
 
 def pack_doubles(*numbers: float) -> bytes:
