@@ -200,7 +200,7 @@ def _read_figures(
     limits, waits = adaptive.limits if adaptive else limits_in_force(status), status.waiting > 0
     shares = [state.share for state in adaptive.states] if adaptive else [MILLION] * len(limits)
     rates = [
-        limit.rate.count * MICROSECONDS / limit.rate.period_us * share / MILLION
+        limit.rate.per_second * share / MILLION
         for limit, share in zip(limits, shares, strict=True)
         if isinstance(limit.rate, Rate) and replace(limit, shadows=()) != UNLIMITED
     ]
