@@ -1,12 +1,12 @@
 """Limits, tasks and fan-outs for the commands and the web page: in words, and as JSON.
 
-The words have no clock times. As JSON, dataclasses are objects, times are ISO 8601 in UTC, and
-infinity is null.
+The words have no clock times: functions whose names end in ``_parts`` yield texts and the times
+between them. As JSON, dataclasses are objects, times are ISO 8601 in UTC, and infinity is null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from math import isfinite, isinf
@@ -109,6 +109,15 @@ def pause_length_text(seconds: float) -> str:
     return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
 
 
+def reset_text(ref: LimitRef) -> str:
+    """Return what a reset of a limit, or of one key of it, does."""
+    whole = ", but not those of its keys," if ref.key is None else ""
+    return (
+        f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
+        f"than {limit_text(*ref)} allows."
+    )
+
+
 def below_text(clauses: Sequence[object]) -> str:
     """Return what a limit becomes when its definition at run time is removed."""
     if clauses:
@@ -132,7 +141,43 @@ def waiting_tasks_text(status: LimitStatus) -> str:
     return f"{count(status.waiting, 'task')}{keys}"
 
 
-def shift_text(preview: Preview) -> str:
+def end_parts(forecast: Forecast | None) -> Iterator[str | datetime]:
+    """Yield when the last waiting task is expected to start, or what is known of it."""
+    if forecast is not None and forecast.cause == "workers":
+        yield "no worker"
+    elif forecast is None or forecast.earliest is None:
+        yield "unknown"
+    else:
+        yield "" if forecast.at else "after "
+        yield forecast.earliest
+
+
+def preview_parts(preview: Preview) -> Iterator[str | datetime]:
+    """Yield ``"12,000 tasks wait; the last would start at 14:02:31, 4 min later."``."""
+    if not preview.waiting:
+        yield "No task waits for it."
+        return
+    starts = "would start" if preview.moves else "still starts"
+    yield f"{waiting_text(preview.waiting)}; the last {starts} "
+    yield from _start_parts(preview.after)
+    shift = _shift_text(preview)
+    if preview.moves and shift:
+        yield f", {shift}"
+    elif preview.moves:
+        yield " instead of "
+        yield from _start_parts(preview.before)
+    yield f": {cause_text(preview.after)}." if preview.after.seconds is None else "."
+
+
+def _start_parts(forecast: Forecast) -> Iterator[str | datetime]:
+    if forecast.earliest is None:
+        yield "when it is resumed" if forecast.cause == "pause" else "at an unknown time"
+    else:
+        yield "after " if forecast.at is None else "at "
+        yield forecast.earliest
+
+
+def _shift_text(preview: Preview) -> str:
     """Return how much earlier or later a change lets the last task start: ``"7 min earlier"``.
 
     Empty if one of the two times is unknown, or a lower bound and the other is not.

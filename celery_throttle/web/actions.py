@@ -26,6 +26,7 @@ from celery_throttle.observe.status_text import (
     below_text,
     limit_text,
     pause_length_text,
+    reset_text,
     unconsumed_text,
     waiting_text,
 )
@@ -133,8 +134,7 @@ def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:
     ref, seconds, pauses = handle.ref, values["for"], handle.status().pauses
     preview = site.read(lambda observer: preview_pause(observer, ref, seconds), ref)
     if seconds is None:
-        text = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
-        return Consequence(text)
+        return Consequence(f"{waiting_text(preview.waiting)}; none starts until it is resumed.")
     in_force = max((pause.seconds for pause in pauses if pause.key == ref.key), default=0.0)
     if in_force > seconds:
         return Consequence(
@@ -178,12 +178,8 @@ def _preview_undefine(site: Site, handle: Any, _: Values) -> Consequence:
 def _preview_reset(site: Site, handle: Any, _: Values) -> Consequence:
     ref = handle.ref
     site.limiter.run_plan(site.limiter.plans.check_known(ref))
-    whole = ", but not those of its keys," if ref.key is None else ""
-    text = (
-        f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
-        f"than {limit_text(*ref)} allows."
-    )
-    return Consequence(text, site.read(lambda observer: preview_reset(observer, ref), ref))
+    preview = site.read(lambda observer: preview_reset(observer, ref), ref)
+    return Consequence(reset_text(ref), preview)
 
 
 def _preview_removal(text: str) -> Callable[[Site, Any, Values], Consequence]:
