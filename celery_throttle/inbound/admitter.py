@@ -89,7 +89,7 @@ class Admitter:
         headers: bool,
         is_async: bool,
     ) -> None:
-        self._options = Options.read(limits, key, cost, is_async=is_async)
+        self._options = Options(limits, key, cost, is_async=is_async)
         self._outages, self._headers = outages, headers
         self._max_wait = check_duration(max_wait, "max_wait")
         self._lease = check_lease(lease)
@@ -107,7 +107,7 @@ class Admitter:
         rules = yield from self._options.rules_of(request)
         if rules is None:
             return Admission()
-        requirement = yield from rules.requirement(request)
+        requirement = yield from self._options.requirement(rules, request)
         if requirement is None:
             return Admission()
         limiter, policies = rules.limiter, rules.policies
