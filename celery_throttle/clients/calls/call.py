@@ -224,7 +224,7 @@ class GuardedCall(Generic[R]):
         took = time.monotonic() - self._began if is_whole else None
         try:
             answers = self.limits.feedback(reading, took)
-            if self.limits.learns(answers):
+            if answers:
                 pause = yield from self._limiter.plan_steps(self._limiter.learn_plan(answers))
                 self.guard.note_answers(answers)
                 self._pause = max(pause, self._pause or 0.0)

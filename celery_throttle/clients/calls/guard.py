@@ -282,38 +282,35 @@ class CountedLimits:
     # What an answer says.
 
     def feedback(self, reading: Reading, took: float | None) -> dict[LimitRef, Feedback]:
-        """Return what an answer says about each of the limits.
+        """Return what an answer says about each of the limits; nothing if they need not be told.
 
         ``took``: seconds since the request; None if it is not known whether the API accepted it.
         """
+        is_success = took is not None and reading.meaning is not Meaning.FAILURE
+        tells = is_success and (self.is_adaptive or self.is_in_row)
+        is_refused = reading.meaning in (Meaning.REFUSAL, Meaning.OVERLOAD)
+        if not (tells or is_refused or reading.quotas):
+            return {}  # as most answers
         found: dict[LimitRef, Feedback] = {}
         for ref in self._refs:
             quantity = self.quantities[ref.name]
             quota = reading.quota(quantity) or Quota(quantity)
-            is_refused = reading.meaning is Meaning.REFUSAL and (
-                not reading.refused or quantity in reading.refused
-            )
             found[ref] = Feedback(
-                refused=is_refused,
+                refused=reading.meaning is Meaning.REFUSAL
+                and (not reading.refused or quantity in reading.refused),
                 overloaded=reading.meaning is Meaning.OVERLOAD,
                 stop=reading.stop(quantity),
                 left=quota.remaining,
                 # Without its period, the size of a quota says nothing about the rate.
                 limit=None if quota.period is None else quota.limit,
                 period=quota.period,
-                took=None if reading.meaning is Meaning.FAILURE else took,
+                took=took if is_success else None,
             )
-        return found
-
-    def learns(self, answers: Mapping[LimitRef, Feedback]) -> bool:
-        """Return whether the limits have to be told of an answer."""
-        if any(
+        tells = tells or any(
             each.refused or each.overloaded or each.stop or each.left is not None
-            for each in answers.values()
-        ):
-            return True
-        is_success = all(each.took is not None for each in answers.values())
-        return is_success and (self.is_adaptive or self.is_in_row)
+            for each in found.values()
+        )
+        return found if tells else {}
 
     @property
     def is_in_row(self) -> bool:
