@@ -104,11 +104,6 @@ def nothing_stored_text(ref: LimitRef) -> str:
     )
 
 
-def pause_length_text(seconds: float) -> str:
-    """Return ``"for 10 min"``, or ``"until it is resumed"``."""
-    return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
-
-
 def reset_text(ref: LimitRef) -> str:
     """Return what a reset of a limit, or of one key of it, does."""
     whole = ", but not those of its keys," if ref.key is None else ""

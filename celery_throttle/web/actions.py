@@ -25,12 +25,11 @@ from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import (
     below_text,
     limit_text,
-    pause_length_text,
     reset_text,
     unconsumed_text,
     waiting_text,
 )
-from celery_throttle.observe.text import count
+from celery_throttle.observe.text import count, pause_length_text
 from celery_throttle.observe.values import LimitStatus, Preview
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import parse_definition

@@ -57,7 +57,7 @@ def test_actions(app: Any) -> None:
         assert post(f"{path}pause", Origin="http://evil.example")[0] == 403
         assert post(f"{path}define", Origin=f"http://{host}")[0] == 403
         status, page = post(f"{path}pause", Origin=f"http://{host}")
-        assert (status, "paused until resumed, by web" in page) == (200, True)
+        assert (status, "paused until it is resumed, by web" in page) == (200, True)
         # A name of a foreign site that leads to this machine.
         assert post(f"{path}resume", Origin="http://evil.example", Host="evil.example")[0] == 400
     assert app.throttle["mail"].status().pauses

@@ -99,7 +99,7 @@ def test_no_task_to_remove(acting: Site) -> None:
 def test_a_pause_without_an_end(acting: Site) -> None:
     fill(acting.app, 1)
     assert "none starts until it is resumed" in acting.read("/limits/mail/pause?preview=1")
-    assert "paused until resumed" in confirm(acting, "/limits/mail/pause")
+    assert "paused until it is resumed" in confirm(acting, "/limits/mail/pause")
 
 
 def test_a_pause_is_not_shortened(acting: Site) -> None:

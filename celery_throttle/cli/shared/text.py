@@ -7,13 +7,8 @@ from datetime import datetime
 from math import ceil
 
 from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.status_text import (
-    end_parts,
-    limit_text,
-    pause_length_text,
-    preview_parts,
-)
-from celery_throttle.observe.text import add_author, format_author
+from celery_throttle.observe.status_text import end_parts, limit_text, preview_parts
+from celery_throttle.observe.text import describe_pause, format_author, pause_length_text
 from celery_throttle.observe.values import Origin, Pause, Preview
 
 
@@ -47,9 +42,7 @@ def paused_text(subject: str, seconds: float, asked: float | None) -> str:
 
 def pause_text(pause: Pause) -> str:
     """Return ``"limit mail is paused until 14:02:31, by ann@web: why"``."""
-    until = "it is resumed" if pause.until is None else clock(pause.until)
-    subject = limit_text(pause.limit, pause.key)
-    return add_author(f"{subject} is paused until {until}", pause.author)
+    return f"{limit_text(pause.limit, pause.key)} is {describe_pause(pause, clock)}"
 
 
 def origin_text(origin: Origin) -> str:
