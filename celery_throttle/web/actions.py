@@ -154,12 +154,10 @@ def _preview_resume(site: Site, handle: Any, _: Values) -> Consequence:
 
 
 def _preview_define(site: Site, handle: Any, values: Values) -> Consequence:
-    if values["limits"] is None and values["weight"] is None:
-        raise LimitValueError("give a limit, such as 50/s, or a weight, or both")
-    ref, plans = handle.ref, site.limiter.plans
-    limits, _ = parse_definition(plans, ref, values["limits"], values["weight"], values["for"])
-    if limits is None or ref.key is not None:
-        site.limiter.run_plan(plans.check_known(ref))
+    ref = handle.ref
+    limits, _ = parse_definition(
+        site.limiter.plans, ref, values["limits"], values["weight"], values["for"]
+    )
     if limits is None:
         return Consequence("The limits do not change.")
     preview = site.read(lambda observer: preview_definition(observer, ref, limits), ref)
@@ -168,7 +166,6 @@ def _preview_define(site: Site, handle: Any, values: Values) -> Consequence:
 
 def _preview_undefine(site: Site, handle: Any, _: Values) -> Consequence:
     ref = handle.ref
-    site.limiter.run_plan(site.limiter.plans.check_known(ref))
     below = site.read(lambda observer: limits_below(observer, ref), ref)
     preview = site.read(lambda observer: preview_definition(observer, ref, below), ref)
     return Consequence(below_text(below), preview)

@@ -165,7 +165,7 @@ def test_mistakes_are_shown_beside_their_fields(acting: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "give a limit"),
+        ({}, "neither a limit nor a weight is given"),
         ({"limits": "3 at once"}, "cannot switch between a rate and slots"),
         ({"limits": "\n".join(21 * ["5/s"])}, "has 21 limits; allowed: 1 to 20"),
         ({"weight": "101"}, "weight"),
