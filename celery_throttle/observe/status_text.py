@@ -152,16 +152,24 @@ def preview_parts(preview: Preview) -> Iterator[str | datetime]:
     if not preview.waiting:
         yield "No task waits for it."
         return
-    starts = "would start" if preview.moves else "still starts"
-    yield f"{waiting_text(preview.waiting)}; the last {starts} "
+    moves = _moves(preview.before, preview.after)
+    yield f"{waiting_text(preview.waiting)}; the last {'would start' if moves else 'still starts'} "
     yield from _start_parts(preview.after)
     shift = _shift_text(preview)
-    if preview.moves and shift:
+    if moves and shift:
         yield f", {shift}"
-    elif preview.moves:
+    elif moves:
         yield " instead of "
         yield from _start_parts(preview.before)
     yield f": {cause_text(preview.after)}." if preview.after.seconds is None else "."
+
+
+def _moves(before: Forecast, after: Forecast) -> bool:
+    """Whether the last task starts at another time, to the second, or for another reason."""
+    if before.seconds is None or after.seconds is None:
+        reasons = (before.cause, before.limited_by), (after.cause, after.limited_by)
+        return before.earliest != after.earliest or reasons[0] != reasons[1]
+    return abs(before.seconds - after.seconds) >= 1
 
 
 def _start_parts(forecast: Forecast) -> Iterator[str | datetime]:

@@ -32,20 +32,16 @@ def serving(
     return serving_process([*command, "web", *options], url, says, **env)
 
 
-def read(address: str, **headers: str) -> tuple[int, str]:
+def read(address: str, data: bytes | None = None, **headers: str) -> tuple[int, str]:
     try:
-        with urlopen(Request(address, headers=headers), timeout=100) as reply:  # noqa: S310  # of this test
+        with urlopen(Request(address, data, headers), timeout=100) as reply:  # noqa: S310  # of this test
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
 
 
 def post(address: str, **headers: str) -> tuple[int, str]:
-    try:
-        with urlopen(Request(address, b"", headers), timeout=100) as reply:  # noqa: S310  # of this test
-            return reply.status, reply.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
+    return read(address, b"", **headers)
 
 
 def test_actions(app: Any) -> None:
