@@ -253,7 +253,7 @@ class GuardedCall(Generic[R]):
             waits = self._reads_body or self._slot is not None
             if not waits and not self.exchange.may_end_in_error(response):
                 return  # nothing waits for the end of the body
-            self._body = WatchedBody(headers, guard.usage)
+            self._body = WatchedBody(headers, guard.read_usage)
             if not self.exchange.watch(response, self):
                 if self._reads_body:
                     body = yield _step(lambda: self.exchange.read_body(response))
