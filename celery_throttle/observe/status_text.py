@@ -76,7 +76,7 @@ def used_text(status: LimitStatus) -> str:
     """Return the units in use of each clause, to a tenth: ``"3/20"``."""
     if status.has_keys:
         return "by key"
-    return "; ".join(f"{amount(round(one.used, 1))}/{one.most:,}" for one in status.usage) or "-"
+    return "; ".join(f"{amount(one.used, 1)}/{one.most:,}" for one in status.usage) or "-"
 
 
 def usage_text(usage: Usage) -> str:

@@ -128,9 +128,9 @@ def lasts_text(change: Change) -> str:
     return f" for {format_seconds((change.until - change.at).total_seconds())}"
 
 
-def amount(units: float) -> str:
-    """Return a number of units: ``"12,000"``, ``"0.25"``."""
-    return f"{units:,.3f}".rstrip("0").rstrip(".")
+def amount(units: float, decimals: int = 3) -> str:
+    """Return a number of units, with so many decimals at most: ``"12,000"``, ``"0.25"``."""
+    return f"{units:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def count(number: float, noun: str) -> str:
