@@ -28,7 +28,7 @@ from celery_throttle.observe.status.definitions import (
     preview_resume,
 )
 from celery_throttle.observe.status.stored import read_stored
-from celery_throttle.observe.status_text import below_text, limit_text, waiting_text
+from celery_throttle.observe.status_text import below_text, limit_text, reset_text, waiting_text
 from celery_throttle.observe.text import count, format_seconds
 
 
@@ -200,12 +200,7 @@ def reset(target: Target, ref: LimitRef, *, yes: bool, as_json: bool, **author: 
     throttle = target.throttle
     target.check_known(ref)
     preview = target.read(lambda observer: preview_reset(observer, ref), ref)
-    whole = "" if ref.key else ", but not what its keys have in use"
-    confirm(
-        f"{preview_text(preview)}\nThis forgets the units in use and lifts the pause{whole}: more "
-        f"can start in a window than {limit_text(*ref)} allows.\nReset it?",
-        yes=yes,
-    )
+    confirm(f"{preview_text(preview)}\n{reset_text(ref)}\nReset it?", yes=yes)
     throttle[ref].reset(**author)
     result = {**_fields(ref), "preview": preview}
     echo_result(result, f"Reset {limit_text(*ref)}.", as_json=as_json)

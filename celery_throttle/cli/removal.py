@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from celery_throttle.bulk.removal.counts import Removal, WaitingCount
+from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.cli.shared.console import confirm, echo_json, echo_result, progress_bar
 from celery_throttle.cli.shared.exit_codes import ExitCode, server_errors
 from celery_throttle.cli.shared.options import author_options, command, takes_ref, yes_option
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.status.fleet import is_consumed
-from celery_throttle.observe.status_text import limit_text, unconsumed_text, waiting_text
+from celery_throttle.observe.status_text import limit_text, unconsumed_text
 from celery_throttle.observe.text import REMOVALS, count
 
 _OPTIONS = (takes_ref(or_all=True), author_options, yes_option)
@@ -102,7 +102,8 @@ def _remove(
         if not target.read(lambda observer: is_consumed(observer, queue)):
             click.echo(unconsumed_text(options["queue"]), err=True)
     has_none = not found.waiting and not found.lost_shards  # which may be back in a moment
-    confirm(f"{_found_text(found, ref)}\n{question}", yes=yes or has_none)
+    waiting = "; ".join(found.texts("" if ref is None else limit_text(*ref)))
+    confirm(f"{waiting}.\n{question}", yes=yes or has_none)
     remove = getattr(throttle, f"{method}_all") if ref is None else getattr(throttle[ref], method)
     server, name = throttle.app.connection_for_write(), "broker"
     if method == "drop":
@@ -115,22 +116,6 @@ def _remove(
         _show_done(REMOVALS[method], done)
     if done.failed:
         click.get_current_context().exit(ExitCode.FAILED)
-
-
-def _found_text(found: WaitingCount, ref: LimitRef | None) -> str:
-    """Return what waits, and what is left alone: ``"12 tasks wait for limit mail, ..."``."""
-    need = "" if ref is None else f" for {limit_text(*ref)}"
-    text = f"{waiting_text(found.waiting)}{need}"
-    queues = ", ".join(f"{tasks:,} in queue {queue}" for queue, tasks in found.queues.items())
-    if queues:
-        text += f": {queues}"
-    if found.claimed:
-        text += f"; {count(found.claimed, 'claimed task')} of workers will be left alone"
-    if found.elsewhere:
-        text += f"; {count(found.elsewhere, 'task')} of other brokers will be left alone"
-    for shard in found.lost_shards:
-        text += f"; shard {shard} cannot be reached, its tasks are not counted"
-    return f"{text}."
 
 
 def _show_done(verb: str, done: Removal) -> None:

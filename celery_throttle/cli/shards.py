@@ -152,7 +152,7 @@ def _shard_row(one: ShardStatus) -> Row:
             _cell(one.slot, str),
             _cell(one.limits),
             _cell(one.waiting),
-            _cell(one.granted, lambda number: amount(round(number, 1))),
+            _cell(one.granted, lambda number: amount(number, 1)),
             _cell(one.core, "{:.1%}".format),
             _cell(one.outage_seconds, age),
         )

@@ -152,7 +152,7 @@ def _limits_table(limits: Sequence[LimitStatus], rates: Mapping[str, float] | No
             end_text(one.forecast) if one.waiting else "-",
         ]
         if rates is not None:
-            cells.append(amount(round(rates[one.name], 1)) if one.name in rates else "-")
+            cells.append(amount(rates[one.name], 1) if one.name in rates else "-")
         rows.append(Row(cells, _remarks(one)))
     return Table(head, rows, flexible=1)
 

@@ -56,9 +56,7 @@ class ThrottledMiddleware:
         max_wait: float = 0.0,
         retry_refused: int = 0,
     ) -> None:
-        self._guard = Guard(
-            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
-        )
+        self._guard = Guard(limits, profile, cost, usage, max_wait, retry_refused)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Send a request by a handler, once its limits allow it."""

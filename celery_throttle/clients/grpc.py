@@ -81,9 +81,7 @@ class ThrottledInterceptor(
         max_wait: float = 0.0,
         retry_refused: int = 0,
     ) -> None:
-        self._guard = Guard(
-            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
-        )
+        self._guard = Guard(limits, profile, cost, usage, max_wait, retry_refused)
 
     def _call(self, exchange: type[_GrpcExchange], *args: Any) -> Any:
         continuation, details, request = args

@@ -51,9 +51,7 @@ class ThrottledAdapter(BaseAdapter):
         retry_refused: int = 0,
     ) -> None:
         super().__init__()
-        self._guard = Guard(
-            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
-        )
+        self._guard = Guard(limits, profile, cost, usage, max_wait, retry_refused)
         self._adapter = HTTPAdapter() if adapter is None else adapter
 
     def send(

@@ -95,9 +95,7 @@ def wrap(
         >>> charge(42)
         'charged 42'
     """
-    guard = Guard(
-        limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
-    )
+    guard = Guard(limits, profile, cost, usage, max_wait, retry_refused)
     if not callable(function):
         raise LimitValueError(f"a function to wrap must be callable, not {shown(function)}")
     if answer is not None and not callable(answer):

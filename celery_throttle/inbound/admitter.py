@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -70,32 +71,26 @@ class OutageLog:
             logger.warning("The limits are in force again")
 
 
+@dataclass(eq=False)
 class Admitter:
-    """Decides about requests. For the arguments, see :class:`ThrottledWSGI`.
+    """Decides about requests. For the fields, see the arguments of :class:`ThrottledWSGI`.
 
     Raises:
-        ThrottleError: An argument is wrong.
+        ThrottleError: A field is wrong.
     """
 
-    def __init__(
-        self,
-        limits: RequestLimits,
-        outages: OutageLog,
-        *,
-        key: KeySpec | None,
-        cost: RequestCost,
-        max_wait: float,
-        lease: float,
-        headers: bool,
-        is_async: bool,
-    ) -> None:
-        self._options = Options.read(limits, key, cost, is_async=is_async)
-        self._outages, self._headers = outages, headers
-        self._max_wait = check_duration(max_wait, "max_wait")
-        self._lease = check_lease(lease)
-        if self._options.rules is not None:
+    options: Options
+    outages: OutageLog
+    max_wait: float
+    lease: float
+    headers: bool
+
+    def __post_init__(self) -> None:
+        self.max_wait = check_duration(self.max_wait, "max_wait")
+        self.lease = check_lease(self.lease)
+        if self.options.rules is not None:
             # That of a Celery app reads the URL, which may be wrong.
-            _ = self._options.rules.limiter.store
+            _ = self.options.rules.limiter.store
 
     def admit(self, request: Any) -> Steps[Admission]:
         """Decide about a request. Pass the outcome to :meth:`release` when the request is done.
@@ -104,37 +99,37 @@ class Admitter:
             ThrottleError: A function returned no valid limit, key or cost. What a function raises
                 is left to the framework.
         """
-        rules = yield from self._options.rules_of(request)
+        rules = yield from self.options.rules_of(request)
         if rules is None:
             return Admission()
-        requirement = yield from rules.requirement(request)
+        requirement = yield from self.options.requirement(rules, request)
         if requirement is None:
             return Admission()
         limiter, policies = rules.limiter, rules.policies
         slot = None
         if find_slot_indexes((ref.name for ref in requirement.refs), limiter.limits):
-            slot = Slot(limiter, requirement, self._max_wait, self._lease)
+            slot = Slot(limiter, requirement, self.max_wait, self.lease)
             step = enter_step(slot)
         else:
-            arguments = requirement, self._max_wait
+            arguments = requirement, self.max_wait
             step = Step(
                 partial(limiter.try_take, *arguments), partial(limiter.atry_take, *arguments)
             )
         try:
             decision: Decision = yield step
         except StoreError as error:
-            self._outages.record(error)
+            self.outages.record(error)
             closed = Admission(refusal=Refusal(outage_answer(), error))
-            return Admission() if self._outages.is_open else closed
+            return Admission() if self.outages.is_open else closed
         except Throttled as error:  # of a slot; it knows no more than that too few are left
             decision = policies.refused(error)
-        self._outages.record()
-        fields = tuple(policies.fields(decision)) if self._headers else ()
+        self.outages.record()
+        fields = tuple(policies.fields(decision)) if self.headers else ()
         if decision.allowed:
             return Admission(decision, fields, slot=slot)
         name = str(decision.limited_by)
         key = next(ref.key for ref in requirement.refs if ref.name == name)
-        answer = refused_answer(name, policies.wait(decision), fields, named=self._headers)
+        answer = refused_answer(name, policies.wait(decision), fields, named=self.headers)
         refused = Throttled(name, key, decision.retry_after, decision.paused)
         return Admission(decision, fields, Refusal(answer, refused))
 
@@ -144,7 +139,7 @@ class Admitter:
             try:
                 yield exit_step(admission.slot)
             except StoreError as error:  # the request is done all the same; the lease expires
-                self._outages.record(error)
+                self.outages.record(error)
 
 
 class Middleware(Generic[App]):
@@ -170,13 +165,5 @@ class Middleware(Generic[App]):
                 raise ConfigurationError(f"{name} must be callable, not {shown(value)}")
         self.app = app
         self._refused = refused
-        self._admitter = Admitter(
-            limits,
-            OutageLog(outage),
-            key=key,
-            cost=cost,
-            max_wait=max_wait,
-            lease=lease,
-            headers=headers,
-            is_async=self.is_async,
-        )
+        options = Options(limits, key, cost, is_async=self.is_async)
+        self._admitter = Admitter(options, OutageLog(outage), max_wait, lease, headers)

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 from celery_throttle.errors import ConfigurationError, shown
 from celery_throttle.inbound.admitter import Admitter, OutageLog
 from celery_throttle.inbound.answers import Answer
-from celery_throttle.inbound.rules import KeySpec, RequestCost, RequestLimits, check_function
+from celery_throttle.inbound.rules import (
+    KeySpec,
+    Options,
+    RequestCost,
+    RequestLimits,
+    check_function,
+)
 from celery_throttle.limiter.handle import LimitHandle
 from celery_throttle.limits.key_template import ArgumentReader, signature_of_calls
 from celery_throttle.store.steps import Step, Steps, arun_steps, run_steps
@@ -76,16 +82,10 @@ def ratelimit(
         if refused is not None:
             check_function(refused, "refused", may_be_async=is_async)
         adapt = partial(_adapt, view, is_async)
-        admitter = Admitter(
-            adapt(limits, "limits"),
-            outages,
-            key=adapt(key, "key"),
-            cost=adapt(cost, "cost"),
-            max_wait=max_wait,
-            lease=lease,
-            headers=refused is not None,
-            is_async=is_async,
+        options = Options(
+            adapt(limits, "limits"), adapt(key, "key"), adapt(cost, "cost"), is_async=is_async
         )
+        admitter = Admitter(options, outages, max_wait, lease, headers=refused is not None)
         run = partial(_run, view, admitter, refused)
 
         @wraps(view)

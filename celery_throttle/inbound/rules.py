@@ -7,10 +7,9 @@ function.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.errors import ConfigurationError, LimitError, shown
 from celery_throttle.inbound.answers import Policies
@@ -44,36 +43,61 @@ RequestCost = Costs | CallFunction
 RequestLimits = LimitHandles | CallFunction
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a user gives for limits, keys and costs of requests. Made by :meth:`read`."""
+class Rules(NamedTuple):
+    """The limits of one request, or of all requests. Made by :meth:`of`."""
 
-    limits: CallFunction | None  #: None if all requests have the ``rules``
-    key: KeySpec | None  #: None if no limit is split by a key of the request
-    cost: RequestCost
-    rules: Rules | None
+    limiter: LimiterCore
+    refs: Sequence[LimitRef]  #: with keys where a limit has one of its own
+    policies: Policies
 
     @classmethod
-    def read(
-        cls, limits: RequestLimits, key: KeySpec | None, cost: RequestCost, *, is_async: bool
-    ) -> Options:
-        """Check the arguments of a user. The errors are those of the middlewares.
+    def of(cls, limits: LimitHandles) -> Rules:
+        """Read limits. UnknownLimitError unless the code defines them."""
+        handles = check_handles(limits)
+        limiter = handles[0].limiter
+        refs = tuple(parse_refs([handle.ref for handle in handles]))
+        for ref in refs:
+            if ref.name not in limiter.limits:
+                raise unknown_limit_error(ref.name, limiter.limits)
+        return cls(limiter, refs, Policies({ref.name: limiter.limits[ref.name] for ref in refs}))
 
-        ``is_async``: whether functions may be async.
-        """
+    def check_costs(self, cost: Costs) -> None:
+        """Raise LimitError if a cost is not a number, or more than a limit can ever admit."""
+        for ref in self.refs:
+            units: Any = cost.get(ref.name, 1) if isinstance(cost, Mapping) else cost
+            for limit in self.limiter.limits[ref.name]:
+                limit.check_cost(units, ref.name)
+
+
+class Options:
+    """What a user gives for limits, keys and costs of requests.
+
+    The arguments and their errors are those of the middlewares. ``is_async``: whether functions may
+    be async.
+    """
+
+    def __init__(
+        self, limits: RequestLimits, key: KeySpec | None, cost: RequestCost, *, is_async: bool
+    ) -> None:
+        self._limits, self._key, self._cost = limits, key, cost
+        #: Those of all requests; None if they depend on the request.
+        self.rules: Rules | None = None
+        self._fixed: Requirement | None = None  # of all requests, likewise
         if callable(cost):
             check_function(cost, "cost", may_be_async=is_async)
         else:
             for units in cost.values() if isinstance(cost, Mapping) else (cost,):
                 to_millionths(units)
-        if not callable(limits) or isinstance(limits, LimitHandle):
-            rules = Rules.of(limits, key, cost)
-            _check_key_names(key, [ref.name for ref in rules.refs if ref.key is None])
-            _check_key_functions(key, is_async=is_async)
-            return cls(None, key, cost, rules.checked())
-        check_function(limits, "limits", may_be_async=is_async)
+        if callable(limits) and not isinstance(limits, LimitHandle):
+            check_function(limits, "limits", may_be_async=is_async)
+        else:
+            self.rules = Rules.of(limits)
+            _check_key_names(key, [ref.name for ref in self.rules.refs if ref.key is None])
         _check_key_functions(key, is_async=is_async)
-        return cls(limits, key, cost, None)
+        if self.rules is not None and not callable(cost):
+            requirement = make_requirement(self.rules.refs, cost)
+            self.rules.check_costs(cost)
+            self._fixed = requirement if key is None else None
 
     def rules_of(self, request: Any) -> Steps[Rules | None]:
         """Return the rules of a request; None if no limit applies to it.
@@ -82,76 +106,34 @@ class Options:
             LimitFunctionError: the function returned a wrong value. What it raises is raised.
             UnknownLimitError: the code does not define a limit that it returned.
         """
-        if self.limits is None:
+        if self.rules is not None:
             return self.rules
-        parse = partial(parse_some, lambda limits: Rules.of(limits, self.key, self.cost))
-        return (yield from call_function(self.limits, "limits", parse, request))
+        function: Any = self._limits
+        parse = partial(parse_some, Rules.of)
+        return (yield from call_function(function, "limits", parse, request))
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The limits of one request, or of all requests. Made by :meth:`of`."""
-
-    limiter: LimiterCore
-    refs: tuple[LimitRef, ...]  #: with keys where a limit has one of its own
-    policies: Policies
-    key: KeySpec | None
-    cost: RequestCost
-    fixed: Requirement | None = None  #: of all requests; None if it depends on the request
-
-    @classmethod
-    def of(cls, limits: LimitHandles, key: KeySpec | None, cost: RequestCost) -> Rules:
-        """Read limits. UnknownLimitError unless the code defines them."""
-        handles = check_handles(limits)
-        limiter = handles[0].limiter
-        refs = tuple(parse_refs([handle.ref for handle in handles]))
-        for ref in refs:
-            if ref.name not in limiter.limits:
-                raise unknown_limit_error(ref.name, limiter.limits)
-        policies = Policies({ref.name: limiter.limits[ref.name] for ref in refs})
-        return cls(limiter, refs, policies, key, cost)
-
-    def checked(self) -> Rules:
-        """Return the rules, with a fixed requirement if possible; LimitError for a wrong cost."""
-        if callable(self.cost):
-            return self
-        requirement = make_requirement(self.refs, self.cost)
-        for ref in self.refs:
-            units: Any = self.cost.get(ref.name, 1) if isinstance(self.cost, Mapping) else self.cost
-            for limit in self.limiter.limits[ref.name]:
-                limit.check_cost(units, ref.name)
-        return self if self.key is not None else replace(self, fixed=requirement)
-
-    def requirement(self, request: Any) -> Steps[Requirement | None]:
-        """Return what a request needs; None if no limit applies to it.
+    def requirement(self, rules: Rules, request: Any) -> Steps[Requirement | None]:
+        """Return what a request needs of its rules; None if no limit applies to it.
 
         Raises (by the steps):
             LimitFunctionError: a function returned no valid key or cost.
         """
-        if self.fixed is not None:
-            return self.fixed
-        refs = yield from self._refs_of(request)
+        if self._fixed is not None:
+            return self._fixed
+        refs = yield from self._refs_of(rules, request)
         if not refs:
             return None
-        require = partial(self._require, refs)
-        if not callable(self.cost):
-            return require(self.cost)
-        return (yield from call_function(self.cost, "cost", require, request))
+        require = partial(_require, rules, refs)
+        if not callable(self._cost):
+            return require(self._cost)
+        return (yield from call_function(self._cost, "cost", require, request))
 
-    def _require(self, refs: Sequence[LimitRef], cost: Any) -> Requirement:
-        """Return a requirement, without the costs of limits that do not apply to a request."""
-        if isinstance(cost, Mapping):
-            # make_requirement() rejects the names of no limit.
-            names = {ref.name for ref in refs} | set(cost).difference(self.limiter.limits)
-            cost = {name: units for name, units in cost.items() if name in names}
-        return make_requirement(refs, cost)
-
-    def _refs_of(self, request: Any) -> Steps[tuple[LimitRef, ...]]:
+    def _refs_of(self, rules: Rules, request: Any) -> Steps[Sequence[LimitRef]]:
         """Return the limits with the keys of a request; each once, as a client may send any key."""
-        key: Any = self.key
+        key: Any = self._key
         if key is None:
-            return self.refs
-        names = {ref.name for ref in self.refs if ref.key is None}
+            return rules.refs
+        names = {ref.name for ref in rules.refs if ref.key is None}
         keys: dict[str, str | None] = {}
         if isinstance(key, Mapping):
             for name in names.intersection(key):
@@ -162,12 +144,21 @@ class Rules:
                 return ()
             keys = dict.fromkeys(names, value)
         found = []
-        for ref in self.refs:
+        for ref in rules.refs:
             if ref.key is not None or ref.name not in keys:
                 found.append(ref)
             elif keys[ref.name] is not None:
                 found.append(LimitRef(ref.name, keys[ref.name]))
         return tuple(dict.fromkeys(found))
+
+
+def _require(rules: Rules, refs: Sequence[LimitRef], cost: Any) -> Requirement:
+    """Return a requirement, without the costs of limits that do not apply to a request."""
+    if isinstance(cost, Mapping):
+        # make_requirement() rejects the names of no limit.
+        names = {ref.name for ref in refs} | set(cost).difference(rules.limiter.limits)
+        cost = {name: units for name, units in cost.items() if name in names}
+    return make_requirement(refs, cost)
 
 
 def _encode_some(key: Any) -> str | None:

@@ -112,8 +112,7 @@ def make_backend(
 def disabled_backend(limits: Mapping[str, Limits], keys: Keys, reason: str) -> Backend:
     """Return the backend that allows all requests, and log that; ``reason``: what disabled it."""
     logger.warning("Limits are disabled (%s): everything is allowed", reason)
-    store = Store(MEMORY_URL)
-    store.connections.servers = NoServers(reason)
+    store = Store(MEMORY_URL, servers=NoServers(reason))
     return _without_server(store, DisabledPlans.of(limits, keys, None))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
-from celery_throttle.limits.duration import SPELLINGS, UNITS, in_longest_unit
+from celery_throttle.limits.duration import MICROSECONDS, SPELLINGS, UNITS, in_longest_unit
 
 MAX_UNITS = 10**9
 MAX_SLOTS = 100_000
@@ -84,6 +84,14 @@ class Rate:
         """The emission interval in microseconds, a reduced fraction; ``(10000, 1)`` at 100/s."""
         divisor = gcd(self.period_us, self.count)
         return self.period_us // divisor, self.count // divisor
+
+    @property
+    def per_second(self) -> float:
+        """The units in a second.
+
+        :meta private:
+        """
+        return self.count * MICROSECONDS / self.period_us
 
     def __str__(self) -> str:
         multiple, symbol = in_longest_unit(self.period_us)

@@ -8,7 +8,6 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
-from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef, format_key
 from celery_throttle.limits.limit import UNLIMITED
 from celery_throttle.limits.rate import Rate
@@ -175,7 +174,7 @@ def allowance_of(status: LimitStatus) -> Allowance | None:
     """Return the least that the clauses allow; None if that depends on keys or slots."""
     limits = limits_in_force(status)
     known = [
-        Allowance(limit.burst, limit.rate.count * MICROSECONDS / limit.rate.period_us)
+        Allowance(limit.burst, limit.rate.per_second)
         for limit in limits
         if isinstance(limit.rate, Rate) and limit.rate != UNLIMITED.rate
     ]

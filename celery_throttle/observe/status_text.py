@@ -1,12 +1,12 @@
 """Limits, tasks and fan-outs for the commands and the web page: in words, and as JSON.
 
-The words have no clock times. As JSON, dataclasses are objects, times are ISO 8601 in UTC, and
-infinity is null.
+The words have no clock times: functions whose names end in ``_parts`` yield texts and the times
+between them. As JSON, dataclasses are objects, times are ISO 8601 in UTC, and infinity is null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from math import isfinite, isinf
@@ -76,7 +76,7 @@ def used_text(status: LimitStatus) -> str:
     """Return the units in use of each clause, to a tenth: ``"3/20"``."""
     if status.has_keys:
         return "by key"
-    return "; ".join(f"{amount(round(one.used, 1))}/{one.most:,}" for one in status.usage) or "-"
+    return "; ".join(f"{amount(one.used, 1)}/{one.most:,}" for one in status.usage) or "-"
 
 
 def usage_text(usage: Usage) -> str:
@@ -104,9 +104,13 @@ def nothing_stored_text(ref: LimitRef) -> str:
     )
 
 
-def pause_length_text(seconds: float) -> str:
-    """Return ``"for 10 min"``, or ``"until it is resumed"``."""
-    return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
+def reset_text(ref: LimitRef) -> str:
+    """Return what a reset of a limit, or of one key of it, does."""
+    whole = ", but not those of its keys," if ref.key is None else ""
+    return (
+        f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
+        f"than {limit_text(*ref)} allows."
+    )
 
 
 def below_text(clauses: Sequence[object]) -> str:
@@ -132,7 +136,51 @@ def waiting_tasks_text(status: LimitStatus) -> str:
     return f"{count(status.waiting, 'task')}{keys}"
 
 
-def shift_text(preview: Preview) -> str:
+def end_parts(forecast: Forecast | None) -> Iterator[str | datetime]:
+    """Yield when the last waiting task is expected to start, or what is known of it."""
+    if forecast is not None and forecast.cause == "workers":
+        yield "no worker"
+    elif forecast is None or forecast.earliest is None:
+        yield "unknown"
+    else:
+        yield "" if forecast.at else "after "
+        yield forecast.earliest
+
+
+def preview_parts(preview: Preview) -> Iterator[str | datetime]:
+    """Yield ``"12,000 tasks wait; the last would start at 14:02:31, 4 min later."``."""
+    if not preview.waiting:
+        yield "No task waits for it."
+        return
+    moves = _moves(preview.before, preview.after)
+    yield f"{waiting_text(preview.waiting)}; the last {'would start' if moves else 'still starts'} "
+    yield from _start_parts(preview.after)
+    shift = _shift_text(preview)
+    if moves and shift:
+        yield f", {shift}"
+    elif moves:
+        yield " instead of "
+        yield from _start_parts(preview.before)
+    yield f": {cause_text(preview.after)}." if preview.after.seconds is None else "."
+
+
+def _moves(before: Forecast, after: Forecast) -> bool:
+    """Whether the last task starts at another time, to the second, or for another reason."""
+    if before.seconds is None or after.seconds is None:
+        reasons = (before.cause, before.limited_by), (after.cause, after.limited_by)
+        return before.earliest != after.earliest or reasons[0] != reasons[1]
+    return abs(before.seconds - after.seconds) >= 1
+
+
+def _start_parts(forecast: Forecast) -> Iterator[str | datetime]:
+    if forecast.earliest is None:
+        yield "when it is resumed" if forecast.cause == "pause" else "at an unknown time"
+    else:
+        yield "after " if forecast.at is None else "at "
+        yield forecast.earliest
+
+
+def _shift_text(preview: Preview) -> str:
     """Return how much earlier or later a change lets the last task start: ``"7 min earlier"``.
 
     Empty if one of the two times is unknown, or a lower bound and the other is not.

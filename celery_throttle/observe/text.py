@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from math import inf, isinf
 
@@ -46,14 +47,19 @@ def format_author(author: Author | None) -> str:
 
 
 def add_author(text: str, author: Author | None) -> str:
-    """Return ``"paused until resumed, by ann@web-1: incident 12"``."""
+    """Return ``"paused until it is resumed, by ann@web-1: incident 12"``."""
     return text if author is None else f"{text},{format_author(author)}"
 
 
-def describe_pause(pause: Pause) -> str:
-    """Return a pause in words: ``"paused until resumed, by ann@web-1: incident 12"``."""
-    until = "until resumed" if pause.until is None else f"until {format_time(pause.until)}"
-    return add_author(f"paused {until}", pause.author)
+def describe_pause(pause: Pause, show_time: Callable[[datetime], str] = format_time) -> str:
+    """Return a pause in words: ``"paused until it is resumed, by ann@web-1: incident 12"``."""
+    end = "it is resumed" if pause.until is None else show_time(pause.until)
+    return add_author(f"paused until {end}", pause.author)
+
+
+def pause_length_text(seconds: float) -> str:
+    """Return ``"for 10 min"``, or ``"until it is resumed"``."""
+    return "until it is resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
 
 
 def describe_origin(origin: Origin | None) -> str:
@@ -98,9 +104,8 @@ def describe_change(change: Change) -> str:
     """Return a change in words: ``"stripe: 20/s for 1 h instead of 100/s by ann@web-1"``."""
     subject, author = describe_subject(change.limit), format_author(change.author)
     if change.action == "pause":
-        seconds = pause_to_seconds(int(change.new))
-        until = "until resumed" if isinf(seconds) else f"for {format_seconds(seconds)}"
-        return add_author(f"{subject}: paused {until}", change.author)
+        length = pause_length_text(pause_to_seconds(int(change.new)))
+        return add_author(f"{subject}: paused {length}", change.author)
     if change.action == "resume":
         left = pause_to_seconds(int(change.old))
         rest = "" if isinf(left) else f", {format_seconds(left)} before the end of its pause"
@@ -123,9 +128,9 @@ def lasts_text(change: Change) -> str:
     return f" for {format_seconds((change.until - change.at).total_seconds())}"
 
 
-def amount(units: float) -> str:
-    """Return a number of units: ``"12,000"``, ``"0.25"``."""
-    return f"{units:,.3f}".rstrip("0").rstrip(".")
+def amount(units: float, decimals: int = 3) -> str:
+    """Return a number of units, with so many decimals at most: ``"12,000"``, ``"0.25"``."""
+    return f"{units:,.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def count(number: float, noun: str) -> str:

@@ -10,9 +10,6 @@ from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.totals import Totals
 from celery_throttle.operations.author import Author
 
-#: Seconds by which two expected ends differ at least to be shown as two.
-_SAME_SECONDS = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -348,18 +345,6 @@ class Preview:
     waiting: int
     before: Forecast
     after: Forecast
-
-    @property
-    def moves(self) -> bool:
-        """Whether the change moves the start of the last task by a second or more.
-
-        :meta private:
-        """
-        before, after = self.before, self.after
-        if before.seconds is None or after.seconds is None:
-            causes = (before.cause, before.limited_by), (after.cause, after.limited_by)
-            return before.earliest != after.earliest or causes[0] != causes[1]
-        return abs(before.seconds - after.seconds) >= _SAME_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

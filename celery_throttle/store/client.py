@@ -31,6 +31,7 @@ from celery_throttle.store.steps import (
     run_to_end,
     waits,
 )
+from celery_throttle.store.topology import Servers
 from celery_throttle.store.url import is_cluster_url, read_url, safe_url
 
 #: Error replies that one call recovers from at once: a script to load, redirections of nodes. A
@@ -55,6 +56,7 @@ class Store:
         prefix: the prefix of all keys; in a cluster it must have a hash tag.
         beside: a store of other keys in the same cluster. The stores share their connections to
             each node, and if a node does not reply to one of them, the others do not wait for it.
+        servers: find the server in charge. Default: those that the URL names.
 
     Raises:
         ConfigurationError: the URL cannot be used, or a cluster's prefix has no hash tag.
@@ -67,8 +69,9 @@ class Store:
         timeout: float = 1.0,
         prefix: str = DEFAULT_PREFIX,
         beside: Store | None = None,
+        servers: Servers | None = None,
     ) -> None:
-        servers = read_url(url, timeout)
+        servers = servers or read_url(url, timeout)
         self.url = safe_url(url)  #: without secrets
         self._prefix = prefix
         if is_cluster_url(url) and not has_hash_tag(prefix):

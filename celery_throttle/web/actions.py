@@ -25,11 +25,11 @@ from celery_throttle.observe.status.fleet import is_consumed
 from celery_throttle.observe.status_text import (
     below_text,
     limit_text,
-    pause_length_text,
+    reset_text,
     unconsumed_text,
     waiting_text,
 )
-from celery_throttle.observe.text import count
+from celery_throttle.observe.text import count, pause_length_text
 from celery_throttle.observe.values import LimitStatus, Preview
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.define import parse_definition
@@ -133,8 +133,7 @@ def _preview_pause(site: Site, handle: Any, values: Values) -> Consequence:
     ref, seconds, pauses = handle.ref, values["for"], handle.status().pauses
     preview = site.read(lambda observer: preview_pause(observer, ref, seconds), ref)
     if seconds is None:
-        text = f"{waiting_text(preview.waiting)}; none starts until it is resumed."
-        return Consequence(text)
+        return Consequence(f"{waiting_text(preview.waiting)}; none starts until it is resumed.")
     in_force = max((pause.seconds for pause in pauses if pause.key == ref.key), default=0.0)
     if in_force > seconds:
         return Consequence(
@@ -155,12 +154,10 @@ def _preview_resume(site: Site, handle: Any, _: Values) -> Consequence:
 
 
 def _preview_define(site: Site, handle: Any, values: Values) -> Consequence:
-    if values["limits"] is None and values["weight"] is None:
-        raise LimitValueError("give a limit, such as 50/s, or a weight, or both")
-    ref, plans = handle.ref, site.limiter.plans
-    limits, _ = parse_definition(plans, ref, values["limits"], values["weight"], values["for"])
-    if limits is None or ref.key is not None:
-        site.limiter.run_plan(plans.check_known(ref))
+    ref = handle.ref
+    limits, _ = parse_definition(
+        site.limiter.plans, ref, values["limits"], values["weight"], values["for"]
+    )
     if limits is None:
         return Consequence("The limits do not change.")
     preview = site.read(lambda observer: preview_definition(observer, ref, limits), ref)
@@ -169,7 +166,6 @@ def _preview_define(site: Site, handle: Any, values: Values) -> Consequence:
 
 def _preview_undefine(site: Site, handle: Any, _: Values) -> Consequence:
     ref = handle.ref
-    site.limiter.run_plan(site.limiter.plans.check_known(ref))
     below = site.read(lambda observer: limits_below(observer, ref), ref)
     preview = site.read(lambda observer: preview_definition(observer, ref, below), ref)
     return Consequence(below_text(below), preview)
@@ -178,12 +174,8 @@ def _preview_undefine(site: Site, handle: Any, _: Values) -> Consequence:
 def _preview_reset(site: Site, handle: Any, _: Values) -> Consequence:
     ref = handle.ref
     site.limiter.run_plan(site.limiter.plans.check_known(ref))
-    whole = ", but not those of its keys," if ref.key is None else ""
-    text = (
-        f"This forgets the units in use{whole} and lifts the pause: more can start in a window "
-        f"than {limit_text(*ref)} allows."
-    )
-    return Consequence(text, site.read(lambda observer: preview_reset(observer, ref), ref))
+    preview = site.read(lambda observer: preview_reset(observer, ref), ref)
+    return Consequence(reset_text(ref), preview)
 
 
 def _preview_removal(text: str) -> Callable[[Site, Any, Values], Consequence]:

@@ -47,7 +47,7 @@ class Spark:
 def draw_starts(periods: Sequence[Period], rates: Sequence[float | None] = ()) -> Chart:
     """Return the chart of the units granted per second, with a line at the rate of each period."""
     values = _starts(periods)
-    texts = [f"{amount(round(value, 2))}/s" for value in values]
+    texts = [f"{amount(value, 2)}/s" for value in values]
     return _draw(periods, values, texts, _starts_label(periods, values), line=rates, unit="/s")
 
 
@@ -69,7 +69,7 @@ def _starts(periods: Sequence[Period]) -> list[float]:
 
 def _starts_label(periods: Sequence[Period], values: Sequence[float]) -> str:
     units = count(round(sum(period.totals.granted for period in periods)), "unit")
-    return f"{units} granted in {_length(periods)}, at most {amount(round(max(values), 2))}/s"
+    return f"{units} granted in {_length(periods)}, at most {amount(max(values), 2)}/s"
 
 
 def draw_rows(periods: Sequence[Period]) -> dict[str, Chart]:
@@ -109,7 +109,7 @@ def _draw(
         for period, value, text in zip(periods, values, texts, strict=True)
     )
     ticks = tuple(
-        (round(value * scale, 1), f"{amount(round(value, 6))}{unit}")
+        (round(value * scale, 1), f"{amount(value)}{unit}")
         for value in _round_values(highest, _HIGH_TICKS if unit else _LOW_TICKS, whole=not unit)
     )
     heights = [None if rate is None else round(100 - rate * scale, 1) for rate in line]

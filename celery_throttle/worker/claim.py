@@ -24,6 +24,7 @@ from celery.utils.log import get_logger
 from celery_throttle.errors import StoreError
 from celery_throttle.limits.duration import MICROSECONDS
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.observe.observer import read_text
 from celery_throttle.observe.text import count
 from celery_throttle.operations.acquire import Taken, read_takes
 from celery_throttle.operations.waiting import ClaimStatus, quarantine_call, requeue_call
@@ -182,8 +183,7 @@ class Claims:
             is_surplus=kind == _SURPLUS,
         )
         self._held[token] = claim
-        shown_id = task_id.decode("utf-8", "backslashreplace")
-        return ClaimedTask(claim, starts / MICROSECONDS, packed, shown_id)
+        return ClaimedTask(claim, starts / MICROSECONDS, packed, read_text(task_id))
 
     def deliver(self, claim: Claim) -> bool:
         """Record that Celery gets the message; False if the task has left this worker."""

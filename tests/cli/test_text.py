@@ -50,7 +50,7 @@ def test_previews() -> None:
         f"({zone})."
     )
     assert preview_text(Preview(2, forecast(60), forecast(None))) == (
-        f"2 tasks wait; the last would start when it is resumed ({zone}) instead of at {start}: "
+        f"2 tasks wait; the last would start when it is resumed instead of at {start} ({zone}): "
         "7 tasks need api or a key of it, which is paused until it is resumed."
     )
     assert preview_text(Preview(0, forecast(0), forecast(0))) == "No task waits for it."

@@ -32,20 +32,16 @@ def serving(
     return serving_process([*command, "web", *options], url, says, **env)
 
 
-def read(address: str, **headers: str) -> tuple[int, str]:
+def read(address: str, data: bytes | None = None, **headers: str) -> tuple[int, str]:
     try:
-        with urlopen(Request(address, headers=headers), timeout=100) as reply:  # noqa: S310  # of this test
+        with urlopen(Request(address, data, headers), timeout=100) as reply:  # noqa: S310  # of this test
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
 
 
 def post(address: str, **headers: str) -> tuple[int, str]:
-    try:
-        with urlopen(Request(address, b"", headers), timeout=100) as reply:  # noqa: S310  # of this test
-            return reply.status, reply.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
+    return read(address, b"", **headers)
 
 
 def test_actions(app: Any) -> None:
@@ -57,7 +53,7 @@ def test_actions(app: Any) -> None:
         assert post(f"{path}pause", Origin="http://evil.example")[0] == 403
         assert post(f"{path}define", Origin=f"http://{host}")[0] == 403
         status, page = post(f"{path}pause", Origin=f"http://{host}")
-        assert (status, "paused until resumed, by web" in page) == (200, True)
+        assert (status, "paused until it is resumed, by web" in page) == (200, True)
         # A name of a foreign site that leads to this machine.
         assert post(f"{path}resume", Origin="http://evil.example", Host="evil.example")[0] == 400
     assert app.throttle["mail"].status().pauses

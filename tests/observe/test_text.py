@@ -21,6 +21,10 @@ def test_amounts(units: float, expected: str) -> None:
     assert amount(units) == expected
 
 
+def test_amounts_of_fewer_decimals() -> None:
+    assert [amount(units, 1) for units in (0.0, 2.26, 1_200.04)] == ["0", "2.3", "1,200"]
+
+
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(0, "0 keys"), (1, "1 key"), (1.0, "1 key"), (1_200, "1,200 keys"), (0.5, "0.5 keys")],

@@ -99,7 +99,7 @@ def test_no_task_to_remove(acting: Site) -> None:
 def test_a_pause_without_an_end(acting: Site) -> None:
     fill(acting.app, 1)
     assert "none starts until it is resumed" in acting.read("/limits/mail/pause?preview=1")
-    assert "paused until resumed" in confirm(acting, "/limits/mail/pause")
+    assert "paused until it is resumed" in confirm(acting, "/limits/mail/pause")
 
 
 def test_a_pause_is_not_shortened(acting: Site) -> None:
@@ -165,7 +165,7 @@ def test_mistakes_are_shown_beside_their_fields(acting: Site) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "give a limit"),
+        ({}, "neither a limit nor a weight is given"),
         ({"limits": "3 at once"}, "cannot switch between a rate and slots"),
         ({"limits": "\n".join(21 * ["5/s"])}, "has 21 limits; allowed: 1 to 20"),
         ({"weight": "101"}, "weight"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from operator import add
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from celery_throttle.errors import StoreUnavailableError
 from celery_throttle.limiter.sharded import at_once
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.observe.observer import Observer
+from celery_throttle.observe.status_text import waiting_text
+from celery_throttle.observe.text import count
 from celery_throttle.operations.lines import (
     WithdrawPlans,
     list_names,
@@ -40,6 +42,21 @@ class WaitingCount:
     elsewhere: int
     queues: Mapping[str, int]
     lost_shards: tuple[str, ...] = ()
+
+    def texts(self, subject: str) -> Iterator[str]:
+        """Yield what waits for a subject, and what a removal leaves alone.
+
+        :meta private:
+        """
+        need = f" for {subject}" if subject else ""
+        queues = ", ".join(f"{tasks:,} in queue {queue}" for queue, tasks in self.queues.items())
+        yield f"{waiting_text(self.waiting)}{need}{': ' if queues else ''}{queues}"
+        if self.claimed:
+            yield f"{count(self.claimed, 'claimed task')} of workers will be left alone"
+        if self.elsewhere:
+            yield f"{count(self.elsewhere, 'task')} of other brokers will be left alone"
+        for shard in self.lost_shards:
+            yield f"shard {shard} cannot be reached, its tasks are not counted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from math import ceil
 
 from celery_throttle.observe.forecasts.solver import Forecast
-from celery_throttle.observe.status_text import (
-    cause_text,
-    limit_text,
-    pause_length_text,
-    shift_text,
-    waiting_text,
-)
-from celery_throttle.observe.text import add_author, format_author
+from celery_throttle.observe.status_text import end_parts, limit_text, preview_parts
+from celery_throttle.observe.text import describe_pause, format_author, pause_length_text
 from celery_throttle.observe.values import Origin, Pause, Preview
 
 
@@ -48,9 +42,7 @@ def paused_text(subject: str, seconds: float, asked: float | None) -> str:
 
 def pause_text(pause: Pause) -> str:
     """Return ``"limit mail is paused until 14:02:31, by ann@web: why"``."""
-    until = "it is resumed" if pause.until is None else clock(pause.until)
-    subject = limit_text(pause.limit, pause.key)
-    return add_author(f"{subject} is paused until {until}", pause.author)
+    return f"{limit_text(pause.limit, pause.key)} is {describe_pause(pause, clock)}"
 
 
 def origin_text(origin: Origin) -> str:
@@ -65,39 +57,25 @@ def origin_text(origin: Origin) -> str:
 
 
 def end_text(forecast: Forecast | None) -> str:
-    """Return when the last task is expected to start: a clock time, or what is known of it."""
-    if forecast is None or forecast.cause is None:
-        return "-" if forecast is None or forecast.at is None else clock(forecast.at)
-    if forecast.at is not None:
-        return clock(forecast.at)
-    if forecast.cause == "workers":
-        return "no worker"
-    return "unknown" if forecast.earliest is None else f"after {clock(forecast.earliest)}"
+    """Return when the last waiting task is expected to start, or what is known of it."""
+    return _join(end_parts(forecast))
 
 
 def preview_text(preview: Preview) -> str:
     """Return ``"12,000 tasks wait; the last would start at 14:02:31 (CET), 4 min later."``."""
-    if not preview.waiting:
-        return "No task waits for it."
-    before, after = preview.before, preview.after
-    in_zone = f" ({zone()})" if before.earliest or after.earliest else ""
-    shift = shift_text(preview)
-    if preview.moves and shift:
-        text = f"would start {_start(after)}{in_zone}, {shift}"
-    elif preview.moves:
-        text = f"would start {_start(after)}{in_zone} instead of {_start(before)}"
-    else:
-        text = f"still starts {_start(after)}{in_zone}"
-    cause = f": {cause_text(after)}" if after.seconds is None else ""
-    return f"{waiting_text(preview.waiting)}; the last {text}{cause}."
+    return _join(preview_parts(preview), f" ({zone()})")
 
 
-def _start(forecast: Forecast) -> str:
-    if forecast.at is not None:
-        return f"at {clock(forecast.at)}"
-    if forecast.earliest is not None:
-        return f"after {clock(forecast.earliest)}"
-    return "when it is resumed" if forecast.cause == "pause" else "at an unknown time"
+def _join(parts: Iterable[str | datetime], in_zone: str = "") -> str:
+    """Return texts and times as one text; ``in_zone`` follows the first time."""
+    texts = []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        else:
+            texts.append(f"{clock(part)}{in_zone}")
+            in_zone = ""
+    return "".join(texts)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

@@ -224,7 +224,7 @@ class GuardedCall(Generic[R]):
         took = time.monotonic() - self._began if is_whole else None
         try:
             answers = self.limits.feedback(reading, took)
-            if self.limits.learns(answers):
+            if answers:
                 pause = yield from self._limiter.plan_steps(self._limiter.learn_plan(answers))
                 self.guard.note_answers(answers)
                 self._pause = max(pause, self._pause or 0.0)
@@ -253,7 +253,7 @@ class GuardedCall(Generic[R]):
             waits = self._reads_body or self._slot is not None
             if not waits and not self.exchange.may_end_in_error(response):
                 return  # nothing waits for the end of the body
-            self._body = WatchedBody(headers, guard.usage)
+            self._body = WatchedBody(headers, guard.read_usage)
             if not self.exchange.watch(response, self):
                 if self._reads_body:
                     body = yield _step(lambda: self.exchange.read_body(response))

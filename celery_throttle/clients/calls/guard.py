@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property, partial
 from math import inf
@@ -65,53 +66,47 @@ _LOGGED_EXTENSION_SECONDS = 0.5
 WARNING_INTERVAL_SECONDS = 60.0
 
 
+@dataclass(eq=False)
 class Guard:
     """The limits of one client's calls.
 
-    The arguments are those of :class:`~celery_throttle.clients.httpx.ThrottledTransport`. Of other
-    calls, ``limits`` and ``cost`` take the arguments, and ``usage`` the result.
+    The fields are the arguments of :class:`~celery_throttle.clients.httpx.ThrottledTransport`. Of
+    other calls, ``limits`` and ``cost`` take the arguments, and ``usage`` the result.
 
     Raises:
-        LimitError: An argument is invalid.
+        LimitError: A field is invalid.
     """
 
-    def __init__(
-        self,
-        limits: GuardedLimits,
-        profile: Profile,
-        *,
-        cost: CallCost | None = None,
-        usage: Usage | None = None,
-        max_wait: float = 0.0,
-        retry_refused: int = 0,
-    ) -> None:
-        if not isinstance(profile, Profile):
+    limits: GuardedLimits
+    profile: Profile
+    cost: CallCost | None = None
+    usage: Usage | None = None
+    max_wait: float = 0.0
+    retry_refused: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.profile, Profile):
             raise LimitValueError(
                 "profile must be a Profile such as celery_throttle.clients.profiles.GITHUB, not "
-                f"{shown(profile)}"
+                f"{shown(self.profile)}"
             )
-        if usage is not None and not callable(usage):
-            raise LimitValueError(f"usage must be callable, not {shown(usage)}")
-        self.profile = profile
-        self._usage = usage
-        self.max_wait = check_duration(max_wait, "max_wait")
-        is_whole = isinstance(retry_refused, int) and not isinstance(retry_refused, bool)
-        if not is_whole or retry_refused < 0:
+        if self.usage is not None and not callable(self.usage):
+            raise LimitValueError(f"usage must be callable, not {shown(self.usage)}")
+        self.max_wait = check_duration(self.max_wait, "max_wait")
+        times = self.retry_refused
+        if not isinstance(times, int) or isinstance(times, bool) or times < 0:
             raise LimitValueError(
-                f"retry_refused must be a whole number, 0 or more, not {shown(retry_refused)}"
+                f"retry_refused must be a whole number, 0 or more, not {shown(times)}"
             )
-        self.retry_refused = retry_refused
-        self._cost = cost
-        self._limits = limits
         #: The limits that the API has refused since it last accepted a request: a success ends the
         #: row of refusals.
         self.in_row: set[LimitRef] = set()
         self._paused_until = 0.0
         self._warned_at = -WARNING_INTERVAL_SECONDS
-        is_function = callable(limits) and not isinstance(limits, LimitHandle)
-        self._fixed = None if is_function else self._count(limits)
-        if self._fixed is not None and not callable(cost):
-            self._fixed.require(1 if cost is None else cost)
+        is_function = callable(self.limits) and not isinstance(self.limits, LimitHandle)
+        self._fixed = None if is_function else self._count(self.limits)
+        if self._fixed is not None and not callable(self.cost):
+            self._fixed.require(1 if self.cost is None else self.cost)
 
     def limits_of(self, *args: Any, **kwargs: Any) -> Steps[CountedLimits | None]:
         """Return the limits of a call; None if no limit applies to it.
@@ -120,7 +115,7 @@ class Guard:
         """
         if self._fixed is not None:
             return self._fixed
-        function: Any = self._limits
+        function: Any = self.limits
         parse = partial(parse_some, self._count)
         return (yield from _call(function, "limits", parse, *args, **kwargs))
 
@@ -131,7 +126,7 @@ class Guard:
             LimitError: as :class:`CountedLimits`, or a quantity is a misspelt one of the profile.
         """
         counted = CountedLimits(self, limits)
-        if self._cost is None and self._usage is None and self.profile.usage is not no_units:
+        if self.cost is None and self.usage is None and self.profile.usage is not no_units:
             known = self.profile.names()
             for quantity in (one for one in counted.quantities.values() if one not in known):
                 # Any other name is that of a limit of one's own: one unit of each request.
@@ -151,10 +146,10 @@ class Guard:
         ``request``: returns the JSON of the request, for the estimate of the profile. The other
         arguments are passed to the function ``cost``.
         """
-        if callable(self._cost):
-            return (yield from _call(self._cost, "cost", limits.require, *args, **kwargs))
-        if self._cost is not None:
-            return limits.require(self._cost)
+        if callable(self.cost):
+            return (yield from _call(self.cost, "cost", limits.require, *args, **kwargs))
+        if self.cost is not None:
+            return limits.require(self.cost)
         if self.profile.estimate is no_units:
             return limits.require(1)
         body = request()
@@ -165,19 +160,19 @@ class Guard:
     @property
     def reads_bodies(self) -> bool:
         """Whether the bodies of successful answers tell something."""
-        return self._usage is not None or self.profile.usage is not no_units
+        return self.usage is not None or self.profile.usage is not no_units
 
     def estimates(self, quantities: Iterable[str]) -> bool:
         """Return whether the cost is an estimate, as the answer tells the actual cost."""
-        tells = self._usage is not None or any(one != REQUESTS for one in quantities)
+        tells = self.usage is not None or any(one != REQUESTS for one in quantities)
         return self.reads_bodies and tells
 
-    def usage(self, document: Any) -> Mapping[str, Any]:
+    def read_usage(self, document: Any) -> Mapping[str, Any]:
         """Return the units that a part of an answer tells, by quantity; under "" for each limit."""
         try:
-            if self._usage is None:
+            if self.usage is None:
                 return self.profile.usage(document) if isinstance(document, Mapping) else {}
-            units = self._usage(document)
+            units = self.usage(document)
         except Exception:
             logger.exception("The true cost of a call is unknown: its estimate stands")
             return {}
@@ -282,38 +277,35 @@ class CountedLimits:
     # What an answer says.
 
     def feedback(self, reading: Reading, took: float | None) -> dict[LimitRef, Feedback]:
-        """Return what an answer says about each of the limits.
+        """Return what an answer says about each of the limits; nothing if they need not be told.
 
         ``took``: seconds since the request; None if it is not known whether the API accepted it.
         """
+        is_success = took is not None and reading.meaning is not Meaning.FAILURE
+        tells = is_success and (self.is_adaptive or self.is_in_row)
+        is_refused = reading.meaning in (Meaning.REFUSAL, Meaning.OVERLOAD)
+        if not (tells or is_refused or reading.quotas):
+            return {}  # as most answers
         found: dict[LimitRef, Feedback] = {}
         for ref in self._refs:
             quantity = self.quantities[ref.name]
             quota = reading.quota(quantity) or Quota(quantity)
-            is_refused = reading.meaning is Meaning.REFUSAL and (
-                not reading.refused or quantity in reading.refused
-            )
             found[ref] = Feedback(
-                refused=is_refused,
+                refused=reading.meaning is Meaning.REFUSAL
+                and (not reading.refused or quantity in reading.refused),
                 overloaded=reading.meaning is Meaning.OVERLOAD,
                 stop=reading.stop(quantity),
                 left=quota.remaining,
                 # Without its period, the size of a quota says nothing about the rate.
                 limit=None if quota.period is None else quota.limit,
                 period=quota.period,
-                took=None if reading.meaning is Meaning.FAILURE else took,
+                took=took if is_success else None,
             )
-        return found
-
-    def learns(self, answers: Mapping[LimitRef, Feedback]) -> bool:
-        """Return whether the limits have to be told of an answer."""
-        if any(
+        tells = tells or any(
             each.refused or each.overloaded or each.stop or each.left is not None
-            for each in answers.values()
-        ):
-            return True
-        is_success = all(each.took is not None for each in answers.values())
-        return is_success and (self.is_adaptive or self.is_in_row)
+            for each in found.values()
+        )
+        return found if tells else {}
 
     @property
     def is_in_row(self) -> bool:

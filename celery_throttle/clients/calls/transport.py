@@ -139,9 +139,7 @@ class GuardedTransport:
         max_wait: float = 0.0,
         retry_refused: int = 0,
     ) -> None:
-        self._guard = Guard(
-            limits, profile, cost=cost, usage=usage, max_wait=max_wait, retry_refused=retry_refused
-        )
+        self._guard = Guard(limits, profile, cost, usage, max_wait, retry_refused)
         self._transport = self._default_type() if transport is None else transport
 
     def _exchange(self, request: Any, kind: type[_HttpxExchange], send: Any) -> _HttpxExchange:

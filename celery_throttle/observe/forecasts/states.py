@@ -162,7 +162,7 @@ def _read_capacity(
     if isinstance(limit.rate, Concurrency):
         return None
     period = limit.rate.period_us
-    per_second = limit.rate.count / period * MICROSECONDS * state.share / MILLION
+    per_second = limit.rate.per_second * state.share / MILLION
     stored = state.amount / MILLION
     # Fractions of a unit and owed units count. A leaky queue admits one unit when it is empty.
     if state.wait > 0 or limit.algorithm == "leaky-queue":

@@ -16,7 +16,7 @@ from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import UNLIMITED
 from celery_throttle.limits.rate import Rate
 from celery_throttle.limits.requirement import has_slots
-from celery_throttle.observe.forecasts.reader import forecast_each
+from celery_throttle.observe.forecasts.reader import forecast_lines, read_all_lines
 from celery_throttle.observe.forecasts.solver import needs_limit
 from celery_throttle.observe.forecasts.states import Availability, read_states
 from celery_throttle.observe.merged import merge, merge_limits
@@ -180,11 +180,14 @@ def _read_forecasts(
 ) -> Plan[list[float | None]]:
     """Return the forecast of each limit in seconds."""
     refs = [LimitRef(status.name, None) for status in statuses if status.waiting]
-    if refs:
+    if not refs:
+        return [None] * len(statuses)
+    found = yield from read_all_lines(observer, _MAX_FORECAST_LINES, queues)
+    if found.are_all:
         filters = {ref.name: needs_limit(ref) for ref in refs}
-        found = yield from forecast_each(observer, filters, _MAX_FORECAST_LINES, queues)
-        if found:
-            return [found[status.name].seconds if status.waiting else None for status in statuses]
+        forecasts = yield from forecast_lines(observer, found, filters)
+        seconds = {name: forecast.seconds for name, forecast in forecasts.items()}
+        return [seconds.get(status.name) for status in statuses]
     return [
         estimate_seconds(status, one.tasks_of_a_key or status.waiting)
         for status, one in zip(statuses, measured, strict=True)
@@ -200,7 +203,7 @@ def _read_figures(
     limits, waits = adaptive.limits if adaptive else limits_in_force(status), status.waiting > 0
     shares = [state.share for state in adaptive.states] if adaptive else [MILLION] * len(limits)
     rates = [
-        limit.rate.count * MICROSECONDS / limit.rate.period_us * share / MILLION
+        limit.rate.per_second * share / MILLION
         for limit, share in zip(limits, shares, strict=True)
         if isinstance(limit.rate, Rate) and replace(limit, shadows=()) != UNLIMITED
     ]

@@ -37,7 +37,7 @@ class Progress:
         rate: The tasks per second that ended in the last 5 to 10 seconds, pauses included. None
             before the first task ends, from 10 seconds after the last end, and after a cancel.
         paused: The seconds for which the fan-out is paused: 0.0 if it is not paused, infinity if it
-            is paused until resumed.
+            is paused until it is resumed.
         closed: Whether all tasks have been sent.
         cancelled: Whether the fan-out was cancelled.
         unreachable: The names of the shards that have a part of the fan-out and cannot be reached.

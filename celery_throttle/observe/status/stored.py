@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from celery_throttle.errors import LimitError
-from celery_throttle.limits.duration import MICROSECONDS, pause_to_seconds, to_us
+from celery_throttle.limits.duration import pause_to_seconds, to_us
 from celery_throttle.limits.key import LimitRef, encode_key
 from celery_throttle.limits.limit import Limit, Limits
 from celery_throttle.limits.rate import Rate
@@ -163,11 +163,7 @@ def estimate_seconds(status: LimitStatus, tasks: int) -> float | None:
     if not status.waiting or any(pause.until is None for pause in status.pauses):
         return None
     rates = [limit.rate for limit in limits_in_force(status)]
-    seconds = [
-        tasks * rate.period_us / rate.count / MICROSECONDS
-        for rate in rates
-        if isinstance(rate, Rate)
-    ]
+    seconds = [tasks / rate.per_second for rate in rates if isinstance(rate, Rate)]
     paused = max([0.0, *(pause.seconds for pause in status.pauses)])
     return paused + max(seconds) if seconds and len(seconds) == len(rates) else None
 

@@ -136,6 +136,19 @@ def test_pauses(lines: Protocol) -> None:
     assert found.get("refusals_total", limit="few", reason="api") == 1
 
 
+def test_the_forecast_of_many_lines_goes_by_the_rate_of_the_key_with_most_tasks(
+    lines: Protocol,
+) -> None:
+    lines.add_worker()
+    for number in range(201):
+        park(lines, f"t{number}", lines.limiter["mail", number], may_run=False)
+    for number in range(2):
+        park(lines, f"more-{number}", lines.limiter["mail", 0])
+    found = page(lines)
+    assert found.get("tasks_waiting", limit="mail") == 203
+    assert found.get("forecast_seconds", limit="mail") == 3
+
+
 def test_waiting_tasks(lines: Protocol) -> None:
     lines.add_worker()
     lines.limiter["mail"].try_acquire()

@@ -61,7 +61,7 @@ def test_limits_in_force_are_logged_at_the_start(
     wait_for_line(
         worker,
         "Limit in force: tenant 1000/s burst 1000 (code",
-        "paused until resumed, by bob: maintenance; 1 key paused",
+        "paused until it is resumed, by bob: maintenance; 1 key paused",
     )
 
 
@@ -73,7 +73,7 @@ def test_changes_and_waiting_tasks_are_logged(
     throttle["api"].pause(None, reason="down", by="ann")
     app.send_task("tests.apps.reports.call", ("t1",))
     worker = start_worker("tests.apps.reports", redis_url)
-    wait_for_line(worker, "api 50/s: 1 waiting, paused until resumed, by ann: down")
+    wait_for_line(worker, "api 50/s: 1 waiting, paused until it is resumed, by ann: down")
     throttle["api"].resume(reason="up again", by="bob")
     wait_for_line(worker, "Limit changed: api: resumed by bob: up again")
     throttle["api"].define("9/s", lasts=3600, by="bob")
