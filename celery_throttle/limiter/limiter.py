@@ -31,6 +31,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
+from celery_throttle.limits.rate import check_whole
 from celery_throttle.limits.requirement import Costs, LimitByKey, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.limits.shards import parse_shards
@@ -255,8 +256,12 @@ class Limiter(ShardedCore):
         Args:
             after: The name after which the page begins: ``next`` of the previous page. Default:
                 return the first page.
-            most: The most limits on a page; default 100.
+            most: The most limits on a page, 1 or more; default 100.
+
+        Raises:
+            LimitValueError: ``most`` is no whole number above 0.
         """
+        check_whole("most", most)
         reading = self.read(lambda observer: read_page(observer, after, most))
         if len(reading.values) <= 1:
             return reading.merged()
@@ -278,10 +283,14 @@ class Limiter(ShardedCore):
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
 
         Args:
-            most: The most changes to return; default 100.
+            most: The most changes to return, 1 or more; default 100.
             before: The ``id`` of a change: return only older changes. Default: begin with the
                 newest change.
+
+        Raises:
+            LimitValueError: ``most`` is no whole number above 0.
         """
+        check_whole("most", most)
         return self.read(lambda observer: read_changes(observer, most, before)).complete()[:most]
 
     def pause_all(

@@ -17,7 +17,7 @@ from celery.result import AsyncResult
 from celery_throttle.bulk.fan_out.parts import FanOutPart, FanOutParts
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError, require_extra
-from celery_throttle.limits.duration import Duration
+from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.observe.forecasts.reader import forecast_fan_out
 from celery_throttle.observe.forecasts.solver import Forecast, is_slower
 from celery_throttle.observe.merged import merge
@@ -277,6 +277,7 @@ class FanOut:
 
         Raises:
             MissingExtraError: The extra is not installed.
+            LimitValueError: See :meth:`wait`.
             celery.exceptions.TimeoutError: See :meth:`wait`.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`wait`.
@@ -293,10 +294,11 @@ class FanOut:
         """Wait until the fan-out is complete, and return its final progress.
 
         Args:
-            timeout: The most seconds to wait; default no limit.
+            timeout: The most seconds to wait, 0 to 1e9; default no limit.
             seen: A function that the call invokes with the progress, about five times a second.
 
         Raises:
+            LimitValueError: ``timeout`` is out of range.
             celery.exceptions.TimeoutError: The fan-out was not complete in that time.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: The server could not be reached for a minute, or at the end of
@@ -319,10 +321,11 @@ class FanOut:
         ignores its result, or raised ``Ignore``, there is no result, and ``get()`` never returns.
 
         Args:
-            timeout: The most seconds to wait for the next result; default no limit.
+            timeout: The most seconds to wait for the next result, 0 to 1e9; default no limit.
 
         Raises:
             ConfigurationError: The app has no result backend that any process can read.
+            LimitValueError: ``timeout`` is out of range; raised by the iterator.
             celery.exceptions.TimeoutError: No task ended in that time; raised by the iterator.
             UnknownFanOutError: See :meth:`progress`; raised by the iterator.
             StoreUnavailableError: See :meth:`wait`; raised by the iterator.
@@ -375,7 +378,7 @@ class FanOut:
 
 def _end_of(timeout: float | None) -> float:
     """Return the time of the monotonic clock after some seconds; infinity for None."""
-    return inf if timeout is None else time.monotonic() + timeout
+    return inf if timeout is None else time.monotonic() + check_duration(timeout, "a timeout")
 
 
 def _sleep(end: float, failure: str) -> None:

@@ -40,6 +40,7 @@ from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import check_whole
 from celery_throttle.limits.requirement import CallFunction, Requirement, has_slots
 from celery_throttle.store.steps import Steps
 
@@ -95,11 +96,7 @@ class Guard:
         self.profile = profile
         self._usage = usage
         self.max_wait = check_duration(max_wait, "max_wait")
-        is_whole = isinstance(retry_refused, int) and not isinstance(retry_refused, bool)
-        if not is_whole or retry_refused < 0:
-            raise LimitValueError(
-                f"retry_refused must be a whole number, 0 or more, not {shown(retry_refused)}"
-            )
+        check_whole("retry_refused", retry_refused, least=0)
         self.retry_refused = retry_refused
         self._cost = cost
         self._limits = limits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from celery_throttle import (
     FanOutError,
     KeysFullError,
     KeyValueError,
+    LimitValueError,
     StoreError,
     StoreUnavailableError,
     Throttle,
@@ -319,6 +321,8 @@ def test_what_is_wrong_is_said_and_what_came_before_is_sent(
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"max_waiting": True}, "max_waiting is True"),
         ({"keep": 1}, "keep is 1; allowed: seconds, 60 or more"),
+        ({"keep": -1}, "keep is -1; allowed: seconds, 60 or more"),
+        ({"keep": "long"}, "keep is 'long'; allowed: seconds, 60 or more"),
     ],
 )
 def test_wrong_arguments(app: Any, arguments: dict[str, Any], text: str) -> None:
@@ -678,6 +682,14 @@ def test_waiting_for_it_has_an_end(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     with pytest.raises(WaitedTooLong, match="nightly"):
         handle.wait(timeout=0.1)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, True, "long"])
+def test_a_timeout_is_a_number_of_seconds(app: Any, timeout: Any) -> None:
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    for wait in (handle.wait, handle.watch, lambda timeout: next(handle.results(timeout))):
+        with pytest.raises(LimitValueError, match=r"a timeout of .*: seconds"):
+            wait(timeout=timeout)
 
 
 def test_waiting_for_a_lost_server_has_the_same_end(make_app: MakeApp, own_server: Server) -> None:
