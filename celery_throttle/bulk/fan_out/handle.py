@@ -285,7 +285,8 @@ class FanOut:
         with require_extra("rich", "a progress bar", "bar"):
             from celery_throttle.bulk.fan_out.bar import watch_bar  # noqa: PLC0415  # an extra
 
-        with watch_bar(self.name, self.forecast) as show:
+        end = _end_of(timeout)
+        with watch_bar(self.name, lambda: self._retry(self.forecast, end)) as show:
             return self.wait(timeout, show)
 
     def wait(
@@ -383,6 +384,7 @@ def _end_of(timeout: float | None) -> float:
 
 def _sleep(end: float, failure: str) -> None:
     """Sleep between two polls; after ``end``, raise TimeoutError with ``failure``."""
-    if time.monotonic() >= end:
+    left = end - time.monotonic()
+    if left <= 0:
         raise WaitedTooLong(failure)
-    time.sleep(POLL_SECONDS)
+    time.sleep(min(POLL_SECONDS, left))
