@@ -24,7 +24,7 @@ from celery_throttle.observe.merged import merge
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.fan_outs import pause_fan_out, resume_fan_out
+from celery_throttle.operations.fan_outs import REVOKED, pause_fan_out, resume_fan_out
 from celery_throttle.store.keys import FAN_OUT_NUMBERS, Keys, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
@@ -145,9 +145,9 @@ class FanOut:
     ) -> int:
         """Revoke all waiting tasks of the fan-out.
 
-        Their results, if the app stores any, become ``REVOKED``; the signal ``task_revoked`` is not
-        sent. Tasks that have started continue, and so do their retries. A process that still sends
-        tasks of the fan-out stops. If the call is interrupted, repeat it.
+        Their results become ``REVOKED``, unless they ignore them. The signal ``task_revoked`` is
+        not sent. Tasks that have started continue, and so do their retries. A process that still
+        sends tasks of the fan-out stops. If the call is interrupted, repeat it.
 
         Args:
             seen: A function that the call invokes from time to time with the number of tasks
@@ -195,13 +195,13 @@ class FanOut:
         Tasks that return to their lines after the cancel are found by the next poll.
         """
         app = self._throttle.app
-        if app.conf.task_ignore_result or not self._has_results():
+        if not self._has_results():
             return
         for part in self._read().found.values():
             read = part.marked
             while rows := self._read_page(part.limits, read, are_marked=True):
                 for task_id, outcome in rows:
-                    if outcome == "revoked":
+                    if outcome == REVOKED:  # and its result is not ignored
                         app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
                 read += len(rows)
 

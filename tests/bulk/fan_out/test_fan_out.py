@@ -243,11 +243,11 @@ def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
     assert (most, taken + len(in_line(app))) == (5, 20)
 
 
-def withdraw(app: Any, task_id: str) -> None:
-    """Withdraw a task from its line, as a worker does."""
+def withdraw(app: Any, *task_ids: str) -> None:
+    """Withdraw tasks from their line, as a worker does."""
     keys = app.throttle.keys
     queue = keys.queue("redis/0/celery")
-    app.throttle.store.run(withdraw_call(keys, "w", queue, 1, [task_id], lease=1.0))
+    app.throttle.store.run(withdraw_call(keys, "w", queue, 1, task_ids, lease=1.0))
 
 
 @pytest.mark.thorough
@@ -452,6 +452,31 @@ def test_cancel(app: Any, client: Any) -> None:
     assert client.get("{throttle}:backlog:api") == b"1"
     with pytest.raises(FanOutError, match="'nightly' was cancelled"):
         app.throttle.fan_out([app.tasks["tenant"].s("new")], "nightly")
+
+
+@pytest.mark.parametrize("conf", [{}, {"task_ignore_result": True}])
+def test_a_cancel_leaves_ignored_results_alone(make_app: MakeApp, conf: dict[str, bool]) -> None:
+    """As Celery does for revoked tasks. Also of a task that goes back to its line afterwards."""
+    app = make_app(**conf)
+    ids = ["ignored 0", "ignored 1", "kept 0", "kept 1"]
+    signatures = [
+        app.tasks["one"].s().set(task_id=each, ignore_result="ignored" in each) for each in ids
+    ]
+    handle = app.throttle.fan_out(signatures, "nightly")
+    withdraw(app, "ignored 1", "kept 1")
+    assert handle.cancel() == 2
+    claims = [(number, ClaimStatus.HELD) for number in (1, 2)]
+    app.throttle.store.run(requeue_call(app.throttle.keys, "w", "own", 2, claims))
+    assert handle.wait(timeout=1).revoked == 4
+    states = [app.AsyncResult(each).state for each in ids]
+    assert states == ["PENDING", "PENDING", "REVOKED", "REVOKED"]
+
+
+def test_a_cancel_stores_errors_of_tasks_that_ignore_only_their_returns(make_app: MakeApp) -> None:
+    app = make_app(task_ignore_result=True, task_store_errors_even_if_ignored=True)
+    handle = app.throttle.fan_out(some(app, 1), "nightly")
+    assert handle.cancel() == 1
+    assert app.AsyncResult("0").state == "REVOKED"
 
 
 def test_a_cancel_that_is_cut_short_is_finished_by_another(
