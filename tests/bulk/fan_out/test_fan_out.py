@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ from celery_throttle import (
     UnknownLimitError,
 )
 from celery_throttle.bulk import retry
-from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
+from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_BYTES, MAX_BATCH_TASKS
 from celery_throttle.operations.waiting import (
     ClaimStatus,
     claim_call,
     requeue_call,
     withdraw_call,
 )
+from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
 from tests.bulk.fan_out.conftest import LIMITS, MakeApp
@@ -498,6 +500,34 @@ def test_a_cancel_that_is_cut_short_is_finished_by_another(
     assert handle.cancel() == 0
     assert [app.AsyncResult(str(n)).state for n in range(5)] == ["REVOKED"] * 5
     assert handle.wait(timeout=1).cancelled
+
+
+def lose_connections(store: Store) -> None:
+    while (connection := store.connections.take_idle()) is not None:
+        connection.close()
+
+
+def shrink_buffers(store: Store) -> None:
+    """Let sockets take a part of a large call at a time."""
+    connection: Any = store.connections.take_idle()
+    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    store.connections.put(connection)
+
+
+@pytest.mark.parametrize("prepare", [lose_connections, shrink_buffers])
+def test_a_full_batch_does_not_wait_for_the_next_signature(
+    app: Any, prepare: Callable[[Store], None]
+) -> None:
+    def signatures() -> Iterator[Any]:
+        for number in range(3):  # each is a full batch
+            if number == 1:
+                prepare(app.throttle.store)
+            if number == 2:
+                wait_until(lambda: len(in_line(app)) == 2, "two tasks in their line", 10)
+            yield app.tasks["one"].s("x" * MAX_BATCH_BYTES).set(task_id=str(number))
+
+    app.throttle.fan_out(signatures(), "nightly")
+    assert len(in_line(app)) == 3
 
 
 def test_a_cancel_of_large_tasks(app: Any) -> None:
