@@ -38,7 +38,7 @@ from celery_throttle.limits.shards import parse_shards
 from celery_throttle.observe.merged import merge_pages
 from celery_throttle.observe.status.limits import read_page
 from celery_throttle.observe.status.records import record_totals
-from celery_throttle.observe.status.stored import read_changes
+from celery_throttle.observe.status.stored import CHANGE_ID, read_changes
 from celery_throttle.observe.status.tasks import TaskStatus, explain_task
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
@@ -288,9 +288,11 @@ class Limiter(ShardedCore):
                 newest change.
 
         Raises:
-            LimitValueError: ``most`` is no whole number above 0.
+            LimitValueError: ``most`` is no whole number above 0, or ``before`` no id of a change.
         """
         check_whole("most", most)
+        if before is not None and not (isinstance(before, str) and CHANGE_ID.fullmatch(before)):
+            raise LimitValueError(f"before is {shown(before)}; allowed: the id of a change")
         return self.read(lambda observer: read_changes(observer, most, before)).complete()[:most]
 
     def pause_all(

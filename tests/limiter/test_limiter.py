@@ -1166,3 +1166,9 @@ def test_a_page_has_a_whole_number_of_rows(plain: Limiter, number: Any) -> None:
     if number != 0:
         with pytest.raises(LimitValueError, match=r"first .*: whole numbers, 0 or more"):
             plain["api"].list_waiting(first=number)
+
+
+@pytest.mark.parametrize("before", ["", "x", "1-1-1", 5, "\ud800"])
+def test_changes_are_listed_before_the_id_of_a_change(plain: Limiter, before: Any) -> None:
+    with pytest.raises(LimitValueError, match=r"before is .*: the id of a change"):
+        plain.changes(before=before)
