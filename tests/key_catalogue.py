@@ -307,7 +307,7 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
         *_kinds(
             Expiry.WITH_LAST_TASK,
             "",
-            "forget_damaged, quarantine, recall_quarantined, withdraw_quarantined",
+            "quarantine, recall_quarantined, withdraw_quarantined",
             (_KEYS.quarantine, "hash", "packed tasks in quarantine, by task id"),
         ),
         *_kinds(

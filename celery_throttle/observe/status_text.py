@@ -270,11 +270,6 @@ def task_text(status: TaskStatus, state: str | None = None) -> str:
             f"{named} was claimed from a line of {queue} by worker {status.worker}: it runs, or "
             "will in a moment."
         )
-    if status.location == "quarantine" and status.queue is None:
-        return (
-            f"{named} is in quarantine, and what the server stores of it is damaged: no worker can "
-            "run it. Only a drop of the tasks of all limits removes it."
-        )
     if status.location == "quarantine":
         return (
             f"{named} of {queue} is in quarantine: the worker that claimed it had no code for "

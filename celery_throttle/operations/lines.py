@@ -110,15 +110,6 @@ class WithdrawPlans:
         head = self.keys.queue("").lines
         return Counter(lines.decode().removeprefix(head) for _, _, lines in rows)
 
-    def list_damaged(self) -> Plan[list[bytes]]:
-        """Return the ids of tasks in quarantine that are damaged, so that no limit has them."""
-        rows = (yield from _scan(self.keys.quarantine, "damaged")) if self.ref is None else []
-        return [task_id for (task_id,) in rows]
-
-    def forget_call(self, task_id: bytes) -> Call:
-        """Return the call that removes such a task."""
-        return Call(script("forget_damaged"), [self.keys.quarantine], [task_id])
-
     def count_claims(self) -> Plan[int]:
         """Return the number of tasks that are claimed, by workers for example."""
         count = 0

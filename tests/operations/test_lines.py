@@ -869,7 +869,7 @@ def test_a_damaged_task_in_quarantine_keeps_no_other_there(lines: Protocol, pack
     lines.client.hset(lines.keys.quarantine, "damaged", packed)
     assert limiter.run_plan(plans.count_quarantined()) == {"q": 2}
     found = [limiter.explain(task).location for task in ("damaged", "withdrawn")]
-    assert found == ["quarantine", "quarantine"]
+    assert found == ["unknown", "quarantine"]
     lines.store.run(recall_call(lines.keys, ["damaged", "recalled"]))
     assert lines.waiting() == ["recalled"]
     call = plans.quarantined_call(Claimant("drain", 30), "q", "0", first_token=1)

@@ -346,7 +346,6 @@ def take_from_lines(tour: Tour) -> None:
     assert (cursor, len(rows)) == (b"0", 2)
     quarantined = [row[0] for row in rows]
     tour.run("recall_quarantined", [keys.quarantine, keys.totals()], "", *quarantined)
-    tour.run("forget_damaged", [keys.quarantine], "gone")
     released = [tour.slot("slots", "w", token) for token in (first, second, *others)]
     tour.claim("w", 0, settled=others, releases=released)
     waiting = sorted(task.decode() for task in client.hkeys(messages))

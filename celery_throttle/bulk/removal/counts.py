@@ -82,7 +82,6 @@ class FoundTasks(NamedTuple):
     found_at: int  #: microseconds of the server's clock
     queues: list[QueueTasks]
     elsewhere: int  #: number of tasks in queues of other brokers
-    damaged: list[bytes]  #: ids of tasks in quarantine of which nothing else can be read
 
 
 def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
@@ -107,7 +106,7 @@ def count_waiting(throttle: AppLimits, ref: LimitRef | None) -> WaitingCount:
     for found, _ in reading.values.values():
         queues.update({queue.name: queue.total for queue in found.queues})
     return WaitingCount(
-        waiting=queues.total() + sum(len(found.damaged) for found, _ in reading.values.values()),
+        waiting=queues.total(),
         claimed=sum(claimed for _, claimed in reading.values.values()),
         elsewhere=sum(found.elsewhere for found, _ in reading.values.values()),
         queues=dict(queues),
@@ -154,4 +153,4 @@ def find_tasks(throttle: AppLimits, observer: Observer, plans: WithdrawPlans) ->
             own.append(tasks)
     if not own and not elsewhere and plans.ref is not None:
         yield from observer.check_known(plans.ref)
-    return FoundTasks(now, own, elsewhere, (yield from plans.list_damaged()))
+    return FoundTasks(now, own, elsewhere)

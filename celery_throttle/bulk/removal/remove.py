@@ -107,7 +107,6 @@ def _remove_from_shard(
                 for seen in withdrawal.remove(queue, found.found_at):
                     if progress is not None:
                         progress(before + seen, before + max(seen, total))
-            withdrawal.remove_damaged(found.damaged)
     finally:
         if withdrawal.removed:
             what = f"{count(withdrawal.removed, 'task')}{disposal.target}"

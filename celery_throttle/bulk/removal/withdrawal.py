@@ -147,15 +147,6 @@ class Withdrawal:
             retry_outage(self._requeue, self._claimant.name)
             yield self.seen
 
-    def remove_damaged(self, ids: Sequence[bytes]) -> None:
-        """Dispose of tasks in quarantine of which nothing but the id can be read."""
-        for task_id in ids:
-            self._dispose(WithdrawnTask(0, b"", task_id.decode("utf-8", "surrogatepass")), "")
-            if self._done:
-                call = self._plans.forget_call(task_id)
-                retry_outage(partial(self._store.run, call), self._claimant.name)
-                self._done.clear()
-
     def _dispose(self, task: WithdrawnTask, queue: str) -> None:
         self.seen += 1
         # From now on nobody knows if it was disposed of.

@@ -149,7 +149,7 @@ def _find_task(
     status = TaskStatus(
         task_id,
         location=kind.decode(),
-        queue=lines.decode().removeprefix(keys.queue("").lines) or None,
+        queue=lines.decode().removeprefix(keys.queue("").lines),
         waited=waited / MICROSECONDS,
     )
     if kind == b"claim":

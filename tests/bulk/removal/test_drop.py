@@ -14,7 +14,6 @@ from celery_throttle.bulk.removal import withdrawal
 from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.revoker import Revoker
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
-from celery_throttle.observe.status_text import task_text
 from celery_throttle.operations.waiting import claim_call, quarantine_call
 from tests.bulk.removal.conftest import MakeSite, Site
 from tests.bulk.removal.test_drain import park_elsewhere
@@ -118,8 +117,7 @@ def test_tasks_that_no_worker_could_run(site: Site, make_site: MakeSite) -> None
         assert site.app.AsyncResult(dropped).state == "REVOKED"
 
 
-def quarantine(site: Site) -> str:
-    """Put a task into quarantine, as a worker does that cannot read it; return its id."""
+def test_a_task_in_quarantine_whose_message_is_damaged(site: Site) -> None:
     [task_id] = site.send(1)
     site.park()
     keys = site.throttle.keys
@@ -130,34 +128,11 @@ def quarantine(site: Site) -> str:
     site.throttle.store.run(claim_call(keys, "worker", queue, range(1, 2), lease=60))
     site.throttle.store.run(quarantine_call(keys, "worker", 1, "damaged "))
     assert site.throttle.explain(task_id).location == "quarantine"
-    assert site.throttle.count_waiting().waiting == 1
-    return task_id
-
-
-def assert_dropped(site: Site, task_id: str) -> None:
+    assert site.throttle.drain_all() == Removal(0, 1, 0, 0)
+    assert site.throttle["api"].drop() == Removal(1, 0, 0, 0)
     assert site.throttle.count_waiting().waiting == 0
     assert site.throttle.explain(task_id).location == "unknown"
     assert site.app.AsyncResult(task_id).state == "REVOKED"
-
-
-def test_a_task_in_quarantine_whose_message_is_damaged(site: Site) -> None:
-    task_id = quarantine(site)
-    assert site.throttle.drain_all() == Removal(0, 1, 0, 0)
-    assert site.throttle["api"].drop() == Removal(1, 0, 0, 0)
-    assert_dropped(site, task_id)
-
-
-def test_a_task_in_quarantine_of_which_only_the_id_can_be_read(site: Site) -> None:
-    """Nobody knows its limits, so a drop of all tasks removes it."""
-    task_id = quarantine(site)
-    site.client.hset(site.throttle.keys.quarantine, task_id, b"\xc1")
-    text = task_text(site.throttle.explain(task_id))
-    assert f"Task {task_id} is in quarantine, and what the server stores of it is damaged" in text
-    assert site.throttle["api"].drop() == Removal(0, 0, 0, 0)
-    assert site.throttle.drain_all() == Removal(0, 1, 0, 0)
-    assert site.throttle.count_waiting().waiting == 1
-    assert site.throttle.drop_all() == Removal(1, 0, 0, 0)
-    assert_dropped(site, task_id)
 
 
 def test_an_id_that_the_result_backend_cannot_have(site: Site, tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 -- scan.lua: reads lines or tasks, some at a time.
 -- KEYS  1   hash: the lines or messages of a queue, the claims of a worker, or the tasks in quarantine
--- ARGV  1   which of these: 'lines', 'messages', 'claims' or 'quarantine'; or 'damaged' for those in quarantine of which
---           only the id can be read
+-- ARGV  1   which of these: 'lines', 'messages', 'claims' or 'quarantine'
 --       2   cursor: '0' at first, then the one that the last call replied
 --       3   but for messages, only those whose tasks need the limit of this name; '' for any
 --       4   field of one key of the limit, or '' for all its keys
 -- Reply {cursor of the next call, '0' at the end; one row, ...}. The rows are {line, number of its tasks, index of the
--- limit at which it waits (0: a surplus line), name of each of its limits, ...}, {task id, message}, {task id} of claims
--- and damaged tasks, and {task id, label, key `lines` of its queue} of quarantine.
+-- limit at which it waits (0: a surplus line), name of each of its limits, ...}, {task id, message}, {task id} of claims,
+-- and {task id, label, key `lines` of its queue} of quarantine.
 
 local read = {
   lines = function(line, packed)
@@ -31,9 +30,6 @@ local read = {
   quarantine = function(id, packed)
     local _, descriptor, label = unpack_claim(packed)
     return descriptor and needs_limit(descriptor, ARGV[3], ARGV[4]) and { id, label, descriptor.queue[LINES] }
-  end,
-  damaged = function(id, packed)
-    return not unpack_claim(packed) and { id }
   end,
 }
 

@@ -10,7 +10,7 @@
 -- Reply {'line', waited (us), key `lines` of its queue, line, position, tasks of the line, index of the limit at which it
 --        waits (0: it is surplus), expires (us), message, {field, cost (millionths), ...}}
 --       {'claim', waited (us), key `lines` of its queue, worker, when (us from now) its lease ends}
---       {'quarantine', 0, key `lines` of its queue, label}; both are empty if nothing but the id can be read
+--       {'quarantine', 0, key `lines` of its queue, label}
 --       {'more', worker, cursor}    to go on with, as claims are large
 --       {'unknown'}
 
@@ -66,9 +66,8 @@ for _, worker in ipairs(workers) do
     end
   end
 end
-local quarantined = redis.call('HGET', KEYS[2], id)
-if quarantined then
-  local _, descriptor, label = unpack_claim(quarantined)
-  return { 'quarantine', 0, descriptor and descriptor.queue[LINES] or '', label or '' }
+local _, descriptor, label = unpack_claim(redis.call('HGET', KEYS[2], id) or '')
+if descriptor then
+  return { 'quarantine', 0, descriptor.queue[LINES], label }
 end
 return { 'unknown' }
