@@ -407,7 +407,10 @@ SECTIONS: Mapping[str, tuple[KeyKind, ...]] = {
             (
                 f"{_FAN_OUT}:<n>",
                 "hash",
-                "outcome of each task, or the number of its queue; n is 0 to 63",
+                (
+                    "outcome of each task, or the number of its queue; after `-` if it ignores its "
+                    "result; n is 0 to 63"
+                ),
             ),
             (f"{_FAN_OUT}:ended", "list", "ids of the ended tasks, in the order of their ends"),
             (

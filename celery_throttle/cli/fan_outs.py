@@ -124,7 +124,8 @@ def resume(target: Target, name: str, *, as_json: bool, **author: str | None) ->
 def cancel(target: Target, name: str, *, yes: bool, as_json: bool, **author: str | None) -> None:
     """Discard all waiting tasks of a fan-out.
 
-    The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
+    The state of each task becomes REVOKED, unless its result is ignored. This command needs the
+    app, and cannot be undone.
     """
     target.require_app("whose result backend stores the state REVOKED of the tasks")
     found = FanOut(target.throttle, name)

@@ -50,7 +50,8 @@ def move(target: Target, ref: LimitRef | None, **options: Any) -> None:
 def drop(target: Target, ref: LimitRef | None, **options: Any) -> None:
     """Discard waiting tasks.
 
-    The state of each task becomes REVOKED. This command needs the app, and cannot be undone.
+    The state of each task becomes REVOKED, unless its result is ignored. This command needs the
+    app, and cannot be undone.
     """
     options["reason"] = options["reason"] or "dropped"
     _remove("drop", "They are discarded for good. Drop them?", target, ref, options)

@@ -19,6 +19,7 @@ from celery_throttle.cli.shared.console import (
 )
 from celery_throttle.cli.shared.options import (
     NAME,
+    IntervalType,
     author_options,
     command,
     json_option,
@@ -56,7 +57,7 @@ _MEBIBYTE = 1 << 20
 @click.group(invoke_without_command=True)
 @click.option(
     "--over",
-    type=click.FloatRange(min=0.1),
+    type=IntervalType(0.1),
     default=1.0,
     show_default=True,
     help="Seconds over which the figures per second are measured.",

@@ -18,7 +18,7 @@ from celery_throttle.cli.shared.console import (
     live_screen,
     terminal_width,
 )
-from celery_throttle.cli.shared.options import command
+from celery_throttle.cli.shared.options import IntervalType, command
 from celery_throttle.cli.shared.target import Target
 from celery_throttle.cli.shared.text import clock, end_text, origin_text, pause_text, zone
 from celery_throttle.observe.status_text import (
@@ -47,7 +47,7 @@ def ls(target: Target, *, as_json: bool) -> None:
 @command(
     click.option(
         "--every",
-        type=click.FloatRange(min=0.5),
+        type=IntervalType(0.5),
         default=2.0,
         show_default=True,
         help="Seconds between two updates.",

@@ -47,6 +47,9 @@ def throttled(
     streams and asyncio are as before, but for :class:`~celery_throttle.Throttled`. In a task that a
     worker runs, that error makes the task join its line.
 
+    Except for a ``PoolManager``, both clients share their connections. After you have closed a
+    client of openai or anthropic, neither of the two can send, as with their ``with_options()``.
+
     Args:
         client: A client of openai, anthropic or google-genai, for blocking code or for asyncio. A
             client of boto3 or botocore, for any service of AWS, or a resource of boto3. A

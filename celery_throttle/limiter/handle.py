@@ -12,6 +12,7 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
+from celery_throttle.limits.rate import check_whole
 from celery_throttle.limits.requirement import LimitsLike, Requirement, make_requirement
 from celery_throttle.observe.forecasts.reader import forecast_limit
 from celery_throttle.observe.forecasts.solver import Forecast
@@ -221,8 +222,13 @@ class LimitHandle:
 
         Args:
             first: The number of tasks to skip: ``next`` of the previous page. Default 0.
-            most: The most tasks on a page; default 50.
+            most: The most tasks on a page, 1 or more; default 50.
+
+        Raises:
+            LimitValueError: ``first`` or ``most`` is negative or no whole number, or ``most`` is 0.
         """
+        check_whole("first", first, least=0)
+        check_whole("most", most)
         return read_waiting(self.limiter, self.ref, first, most).complete()
 
     def report(self, period: Duration = 86_400.0) -> Report:

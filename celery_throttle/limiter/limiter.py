@@ -31,13 +31,14 @@ from celery_throttle.limits.decision import Decision
 from celery_throttle.limits.duration import Duration, to_us
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import ItemLike, RefLike, parse_refs
+from celery_throttle.limits.rate import check_whole
 from celery_throttle.limits.requirement import Costs, LimitByKey, LimitsLike, parse_definitions
 from celery_throttle.limits.rules.rules import Rules
 from celery_throttle.limits.shards import parse_shards
 from celery_throttle.observe.merged import merge_pages
 from celery_throttle.observe.status.limits import read_page
 from celery_throttle.observe.status.records import record_totals
-from celery_throttle.observe.status.stored import read_changes
+from celery_throttle.observe.status.stored import CHANGE_ID, read_changes
 from celery_throttle.observe.status.tasks import TaskStatus, explain_task
 from celery_throttle.observe.values import Change, Status
 from celery_throttle.operations.author import Author
@@ -255,8 +256,12 @@ class Limiter(ShardedCore):
         Args:
             after: The name after which the page begins: ``next`` of the previous page. Default:
                 return the first page.
-            most: The most limits on a page; default 100.
+            most: The most limits on a page, 1 or more; default 100.
+
+        Raises:
+            LimitValueError: ``most`` is no whole number above 0.
         """
+        check_whole("most", most)
         reading = self.read(lambda observer: read_page(observer, after, most))
         if len(reading.values) <= 1:
             return reading.merged()
@@ -278,10 +283,16 @@ class Limiter(ShardedCore):
         """Return the changes of limits, the newest first. The server keeps the last 1,000.
 
         Args:
-            most: The most changes to return; default 100.
+            most: The most changes to return, 1 or more; default 100.
             before: The ``id`` of a change: return only older changes. Default: begin with the
                 newest change.
+
+        Raises:
+            LimitValueError: ``most`` is no whole number above 0, or ``before`` no id of a change.
         """
+        check_whole("most", most)
+        if before is not None and not (isinstance(before, str) and CHANGE_ID.fullmatch(before)):
+            raise LimitValueError(f"before is {shown(before)}; allowed: the id of a change")
         return self.read(lambda observer: read_changes(observer, most, before)).complete()[:most]
 
     def pause_all(

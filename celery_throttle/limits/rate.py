@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 
 from celery_throttle.errors import LimitSyntaxError, LimitValueError, shown
 from celery_throttle.limits.duration import MICROSECONDS, SPELLINGS, UNITS, in_longest_unit
@@ -137,9 +137,12 @@ def parse_whole(name: str, number: str, text: str) -> int:
     return int(number)
 
 
-def check_whole(name: str, value: int, highest: int, meaning: str = "") -> None:
-    """Raise LimitValueError unless ``value`` is a whole number from 1 to ``highest``."""
+def check_whole(
+    name: str, value: int, highest: float = inf, meaning: str = "", *, least: int = 1
+) -> None:
+    """Raise LimitValueError unless ``value`` is a whole number from ``least`` to ``highest``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= highest:
-        allowed = f"whole numbers from 1 to {highest} {meaning}".rstrip()
+    if not whole or not least <= value <= highest:
+        numbers = f", {least} or more" if highest == inf else f" from {least} to {highest}"
+        allowed = f"whole numbers{numbers} {meaning}".rstrip()
         raise LimitValueError(f"{name} {shown(value)} is out of range; allowed: {allowed}")

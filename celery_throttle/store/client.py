@@ -170,11 +170,13 @@ class Store:
                 f"{self.url} confirmed a write"
             )
 
-    def begin(self, *calls: Call) -> PendingCalls:
+    def begin(self, *calls: Call, may_wait: bool = False) -> PendingCalls:
         """Send calls if a connection is open, without a wait; :meth:`finish` does the rest.
 
+        ``may_wait``: until the socket has taken all of them.
+
         Raises:
-            StoreUnavailableError: the circuit breaker is open.
+            StoreUnavailableError: the circuit breaker is open, or the server has been lost.
         """
         if self.breaker.is_open:
             self.breaker.check()
@@ -182,7 +184,7 @@ class Store:
         if connection is not None:
             data = calls[0].packed if len(calls) == 1 else b"".join(call.packed for call in calls)
             try:
-                connection.send_part(data)
+                connection.send(data) if may_wait else connection.send_part(data)
             except OSError as error:
                 self.connections.fail(error, connection)
         return PendingCalls(calls, connection)

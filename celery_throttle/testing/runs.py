@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from celery_throttle.errors import LimitValueError, shown
+
 
 @dataclass(slots=True)
 class TaskRun:
@@ -115,12 +117,15 @@ class TaskRuns:
 
         Args:
             most: The most starts that are allowed in a window.
-            seconds: The length of the window.
+            seconds: The length of the window, above 0.
             name: The name of the tasks; default all tasks.
 
         Raises:
             AssertionError: More tasks started in a window.
+            LimitValueError: The window has no length, so no task could start in it.
         """
+        if not seconds > 0:
+            raise LimitValueError(f"seconds is {shown(seconds)}; allowed: a number above 0")
         starts = [run.started or 0.0 for run in self.started(name)]
         windows = (sum(at <= other < at + seconds for other in starts) for at in starts)
         found = max(windows, default=0)

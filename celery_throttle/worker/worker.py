@@ -53,7 +53,8 @@ class ThrottleWorker:
         throttle: AppLimits = consumer.app.throttle
         self._throttle = throttle
         self._functions = FunctionCalls(throttle, self.timers)
-        #: Over the present connection to the broker, or the last one if that is lost.
+        #: Over the present connection to the broker, or the last one if that is lost. None before
+        #: the first one, and after the end.
         self._connection: BrokerConnection | None = None
         #: The shard of each limit, which the calls of the app in this process learn as well.
         self._parts = throttle.parts or Parts(ShardMap(), lambda *_: throttle)
@@ -157,7 +158,7 @@ class ThrottleWorker:
     def stop(self, *, for_good: bool) -> None:
         """Requeue the tasks that were not started. Running tasks keep their leases.
 
-        ``for_good``: the worker shuts down, so no other connection follows.
+        ``for_good``: the worker shuts down, so no other connection follows. It may be called again.
         """
         if self._connection is None:
             return
@@ -172,9 +173,11 @@ class ThrottleWorker:
                 server.stop()
             if self._rules is not None:
                 self._rules.stop()
+            self._connection = None
 
     def end(self) -> None:
         """End: no task runs any more."""
+        self.stop(for_good=True)  # Celery has not, if it was about to connect to the broker again
         for shard in self._shards.values():
             shard.end()
         self.timers.close()

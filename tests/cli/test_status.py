@@ -259,3 +259,11 @@ def test_history_has_the_last_429_of_each_limit_among_the_changes(shell: Shell) 
         for before in ([], *(["--before", one] for one in ids[:-1]))
     ]
     assert paged == ids
+
+
+@pytest.mark.parametrize("options", [("top", "--every"), ("shards", "--over")])
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "x"])
+def test_an_interval_is_a_number_of_seconds(
+    shell: Shell, options: tuple[str, str], seconds: str
+) -> None:
+    assert f"Invalid value for '{options[1]}'" in shell.run(*options, seconds, code=2)

@@ -155,6 +155,14 @@ def test_a_stream_that_is_closed_early_ends_its_call(openai_api: OpenAI, limiter
     assert limiter["pool"].peek(0).remaining == 2
 
 
+@pytest.mark.parametrize("make", [openai.OpenAI, anthropic.Anthropic])
+def test_it_is_closed_as_a_copy_of_the_sdk_is(limiter: Limiter, make: Any) -> None:
+    for copied in (lambda client: throttled(client, limiter["requests"]), make.with_options):
+        client = make(api_key="x")
+        copied(client).close()
+        assert client.is_closed()
+
+
 def test_asyncio(openai_api: OpenAI, limiter: Limiter) -> None:
     async def calls() -> None:
         plain = openai.AsyncOpenAI(api_key="x", base_url=f"{openai_api.url}/v1")

@@ -1157,6 +1157,18 @@ def test_limits_that_are_no_dict_are_an_error() -> None:
         Limiter("memory://", limits)
 
 
-def test_the_last_changes_may_be_none(plain: Limiter) -> None:
+@pytest.mark.parametrize("number", [0, -1, 1.5, math.nan, True, "1", None])
+def test_a_page_has_a_whole_number_of_rows(plain: Limiter, number: Any) -> None:
     plain["api"].pause(1)
-    assert plain.changes(most=0) == []
+    for read in (plain.status, plain.changes, plain["api"].list_waiting):
+        with pytest.raises(LimitValueError, match=r"most .*: whole numbers, 1 or more"):
+            read(most=number)
+    if number != 0:
+        with pytest.raises(LimitValueError, match=r"first .*: whole numbers, 0 or more"):
+            plain["api"].list_waiting(first=number)
+
+
+@pytest.mark.parametrize("before", ["", "x", "1-1-1", 5, "\ud800"])
+def test_changes_are_listed_before_the_id_of_a_change(plain: Limiter, before: Any) -> None:
+    with pytest.raises(LimitValueError, match=r"before is .*: the id of a change"):
+        plain.changes(before=before)

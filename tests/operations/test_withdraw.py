@@ -122,6 +122,20 @@ def test_a_line_is_listed_with_its_tasks(lines: Protocol) -> None:
     assert sum(Mover(lines, ("mail", "2")).found().values()) == 10
 
 
+def test_tasks_that_joined_before_the_clock_was_set_back(lines: Protocol) -> None:
+    """Those that join later are left all the same."""
+    lines.now -= 60 * SECOND
+    lines.park("new", ["api", ("mail", "1")])
+    mover = Mover(lines)
+    lines.now += 1
+    for rank in (0, 1, 2):
+        lines.park(f"late {rank}", ["api", ("mail", "1")], rank=rank)
+    assert len(mover.withdraw(most=2)) == 44
+    assert [task for task in lines.waiting() if " other " not in task] == [
+        f"late {rank}" for rank in (0, 1, 2)
+    ]
+
+
 def test_tasks_that_join_later_are_left(lines: Protocol) -> None:
     mover = Mover(lines, ("mail", "1"))
     lines.now += 1

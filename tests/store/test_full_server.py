@@ -107,7 +107,7 @@ class FullStore(Store):
         self.client: Any = server.client()
         self._lock = threading.Lock()  # a removal renews its lease in a thread of its own
 
-    def begin(self, *calls: Call) -> PendingCalls:
+    def begin(self, *calls: Call, may_wait: bool = False) -> PendingCalls:  # noqa: ARG002  # as in the base
         """Send nothing ahead: :meth:`finish` runs the calls."""
         return PendingCalls(calls, None)
 

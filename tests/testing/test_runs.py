@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from celery_throttle import LimitValueError
 from celery_throttle.testing import TaskRun, TaskRuns
 
 
@@ -29,3 +33,9 @@ class InterruptedRuns(TaskRuns):
 
 def test_a_start_that_comes_between_look_and_wait_is_not_missed() -> None:
     assert [run.id for run in InterruptedRuns().wait_for_starts(1, timeout=2)] == ["1"]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan])
+def test_a_window_without_a_length_would_hold_no_start(seconds: float) -> None:
+    with pytest.raises(LimitValueError, match=r"seconds is .*: a number above 0"):
+        TaskRuns().assert_most_starts(1, seconds)

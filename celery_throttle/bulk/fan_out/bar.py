@@ -6,14 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.observe.forecasts.solver import Forecast
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import format_seconds
@@ -30,10 +28,13 @@ FORECAST_TIME_SHARE = 1 / 20
 
 @contextmanager
 def watch_bar(name: str, forecast: Callable[[], Forecast]) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar until a fan-out is complete; yields a function that takes its progress."""
+    """Show a bar until a fan-out is complete; yields a function that takes its progress.
+
+    What ``forecast`` raises, the function raises.
+    """
     with _TwoLineProgress() as bar:
         row = bar.add_task(name, total=None, text="")
-        estimate = _EndEstimate(name, forecast)
+        estimate = _EndEstimate(forecast)
 
         def show(progress: Progress) -> None:
             total = progress.sent if progress.closed or progress.cancelled else None
@@ -46,8 +47,8 @@ def watch_bar(name: str, forecast: Callable[[], Forecast]) -> Iterator[Callable[
 class _EndEstimate:
     """Estimates when the tasks of a fan-out will have started, by a forecast now and then."""
 
-    def __init__(self, name: str, forecast: Callable[[], Forecast]) -> None:
-        self._forecast = partial(retry_outage, forecast, f"Fan-out {name}")
+    def __init__(self, forecast: Callable[[], Forecast]) -> None:
+        self._forecast = forecast
         self._found: Forecast | None = None
         self._found_at = self._next_at = 0.0
 

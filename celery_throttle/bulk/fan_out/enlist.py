@@ -18,8 +18,8 @@ from celery_throttle.store.script import Argument, Call, script
 # Bounds of one call, as the server does nothing else meanwhile. Bytes are those of messages.
 MAX_BATCH_TASKS, MAX_BATCH_BYTES, MAX_BATCH_LINES = 200, 400_000, 50
 
-# The head of an entry: index of its line, number, rank, when it expires (us).
-_HEAD = struct.Struct("<HBBBd")
+# The head of an entry; see `enlist.lua`.
+_HEAD = struct.Struct("<HBBBBd")
 
 
 class FanOutOptions(NamedTuple):
@@ -49,6 +49,7 @@ class LineEntry(NamedTuple):
     packed: bytes  #: its message
     costs: tuple[int, ...]  #: for each limit, in millionths of a unit
     settles: bool = False  #: whether its run settles what is taken for it
+    ignores_result: bool = False  #: whether the result backend gets no error of it
     position: int = 0  #: of its signature in the call, from 0
 
 
@@ -94,10 +95,10 @@ class EnlistBatch:
 
     def add(self, entry: LineEntry) -> None:
         """Add an entry."""
-        destination, task_id, rank, expires, packed, costs, settles, _ = entry
+        destination, task_id, rank, expires, packed, costs, *flags, _ = entry
         line = self._lines.get(destination.line) or self._add_line(destination)
         number = self._keys.fan_out_number(task_id)
-        head = _HEAD.pack(line, number, rank, settles, expires)
+        head = _HEAD.pack(line, number, rank, *flags, expires)
         self._tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
         self.entries.append(entry)
         self._size += len(packed)

@@ -60,6 +60,7 @@ class SignatureKind:
     headers: Mapping[str, Any]  #: those that the task is sent with, apart from Celery's
     limits: TaskLimits
     serializer: str
+    ignores_result: bool  #: whether the result backend gets no error of them
     shares_trace: bool  #: whether its messages have the trace of the first one of the fan-out
     first: tuple[Any, Any] | None = None  #: arguments of the first signature
     may_have_template: bool = True  #: whether the second signature is still to come
@@ -125,8 +126,8 @@ class EntryBuilder:
             packed = packing.pack(message, computed_headers(kind.limits, requirement))
             if kind.may_have_template and kind.limits.computed is None:
                 self._find_template(kind, message, content, line.shard)
-        costs, settles = requirement.costs, kind.limits.settles
-        return LineEntry(line, task_id, rank, expires, packed, costs, settles, position)
+        costs, flags = requirement.costs, (kind.limits.settles, kind.ignores_result)
+        return LineEntry(line, task_id, rank, expires, packed, costs, *flags, position)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
@@ -171,13 +172,17 @@ class EntryBuilder:
                     f"its limits allow it: remove {option}"
                 )
         serializer = options.get("serializer") or task.serializer
+        ignores_result = options.get("ignore_result", task.ignore_result)
         headers = {
             **(options.get("headers") or {}),
             FAN_OUT_HEADER: self._name,
-            "ignore_result": options.get("ignore_result", task.ignore_result),
+            "ignore_result": ignores_result,
         }
+        # As Celery's request decides about errors.
+        ignores_result = ignores_result and not task.store_errors_even_if_ignored
         shares_trace = not has_user_code(task) and not trace_of(options.get("headers") or {})
-        return SignatureKind(task, options, headers, limits, serializer, shares_trace)
+        parts = task, options, headers, limits, serializer, bool(ignores_result), shares_trace
+        return SignatureKind(*parts)
 
     def _id_of(self, position: int, kind: SignatureKind, content: str | bytes) -> str:
         """Return the same id if the same tasks are given in the same order again.

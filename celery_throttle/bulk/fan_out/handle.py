@@ -17,14 +17,14 @@ from celery.result import AsyncResult
 from celery_throttle.bulk.fan_out.parts import FanOutPart, FanOutParts
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import ConfigurationError, require_extra
-from celery_throttle.limits.duration import Duration
+from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.observe.forecasts.reader import forecast_fan_out
 from celery_throttle.observe.forecasts.solver import Forecast, is_slower
 from celery_throttle.observe.merged import merge
 from celery_throttle.observe.status.fan_outs import Progress
 from celery_throttle.observe.text import count
 from celery_throttle.operations.author import Author
-from celery_throttle.operations.fan_outs import pause_fan_out, resume_fan_out
+from celery_throttle.operations.fan_outs import REVOKED, pause_fan_out, resume_fan_out
 from celery_throttle.store.keys import FAN_OUT_NUMBERS, Keys, fan_out_ref
 from celery_throttle.store.script import Argument, Call, script
 from celery_throttle.tasks.app_limits import AppLimits
@@ -145,9 +145,9 @@ class FanOut:
     ) -> int:
         """Revoke all waiting tasks of the fan-out.
 
-        Their results, if the app stores any, become ``REVOKED``; the signal ``task_revoked`` is not
-        sent. Tasks that have started continue, and so do their retries. A process that still sends
-        tasks of the fan-out stops. If the call is interrupted, repeat it.
+        Their results become ``REVOKED``, unless they ignore them. The signal ``task_revoked`` is
+        not sent. Tasks that have started continue, and so do their retries. A process that still
+        sends tasks of the fan-out stops. If the call is interrupted, repeat it.
 
         Args:
             seen: A function that the call invokes from time to time with the number of tasks
@@ -195,13 +195,13 @@ class FanOut:
         Tasks that return to their lines after the cancel are found by the next poll.
         """
         app = self._throttle.app
-        if app.conf.task_ignore_result or not self._has_results():
+        if not self._has_results():
             return
         for part in self._read().found.values():
             read = part.marked
             while rows := self._read_page(part.limits, read, are_marked=True):
                 for task_id, outcome in rows:
-                    if outcome == "revoked":
+                    if outcome == REVOKED:  # and its result is not ignored
                         app.backend.mark_as_revoked(task_id, "cancelled with its fan-out")
                 read += len(rows)
 
@@ -277,6 +277,7 @@ class FanOut:
 
         Raises:
             MissingExtraError: The extra is not installed.
+            LimitValueError: See :meth:`wait`.
             celery.exceptions.TimeoutError: See :meth:`wait`.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: See :meth:`wait`.
@@ -284,7 +285,8 @@ class FanOut:
         with require_extra("rich", "a progress bar", "bar"):
             from celery_throttle.bulk.fan_out.bar import watch_bar  # noqa: PLC0415  # an extra
 
-        with watch_bar(self.name, self.forecast) as show:
+        end = _end_of(timeout)
+        with watch_bar(self.name, lambda: self._retry(self.forecast, end)) as show:
             return self.wait(timeout, show)
 
     def wait(
@@ -293,10 +295,11 @@ class FanOut:
         """Wait until the fan-out is complete, and return its final progress.
 
         Args:
-            timeout: The most seconds to wait; default no limit.
+            timeout: The most seconds to wait, 0 to 1e9; default no limit.
             seen: A function that the call invokes with the progress, about five times a second.
 
         Raises:
+            LimitValueError: ``timeout`` is out of range.
             celery.exceptions.TimeoutError: The fan-out was not complete in that time.
             UnknownFanOutError: See :meth:`progress`.
             StoreUnavailableError: The server could not be reached for a minute, or at the end of
@@ -319,10 +322,11 @@ class FanOut:
         ignores its result, or raised ``Ignore``, there is no result, and ``get()`` never returns.
 
         Args:
-            timeout: The most seconds to wait for the next result; default no limit.
+            timeout: The most seconds to wait for the next result, 0 to 1e9; default no limit.
 
         Raises:
             ConfigurationError: The app has no result backend that any process can read.
+            LimitValueError: ``timeout`` is out of range; raised by the iterator.
             celery.exceptions.TimeoutError: No task ended in that time; raised by the iterator.
             UnknownFanOutError: See :meth:`progress`; raised by the iterator.
             StoreUnavailableError: See :meth:`wait`; raised by the iterator.
@@ -375,11 +379,12 @@ class FanOut:
 
 def _end_of(timeout: float | None) -> float:
     """Return the time of the monotonic clock after some seconds; infinity for None."""
-    return inf if timeout is None else time.monotonic() + timeout
+    return inf if timeout is None else time.monotonic() + check_duration(timeout, "a timeout")
 
 
 def _sleep(end: float, failure: str) -> None:
     """Sleep between two polls; after ``end``, raise TimeoutError with ``failure``."""
-    if time.monotonic() >= end:
+    left = end - time.monotonic()
+    if left <= 0:
         raise WaitedTooLong(failure)
-    time.sleep(POLL_SECONDS)
+    time.sleep(min(POLL_SECONDS, left))

@@ -94,9 +94,11 @@ class PartPublisher:
         batch, self.batch = self.batch, self._new_batch()
         batch.closed = closed
         self._in_flight = batch, None  # if its call does not begin, settle() sends it
+        has_begun = False
         with suppress(StoreUnavailableError):  # the next batch is built while the server works
-            self._in_flight = batch, self.limits.store.begin(self._call(batch))
-        if not self.processed or not batch.is_full():
+            begun = self.limits.store.begin(self._call(batch), may_wait=True)
+            self._in_flight, has_begun = (batch, begun), begun.connection is not None
+        if not self.processed or not batch.is_full() or not has_begun:
             # The first reply says whether scripts or limits are missing. And if signatures come
             # slowly, the next batch may take long.
             self.settle()

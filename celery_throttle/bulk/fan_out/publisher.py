@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from math import inf
 from uuid import uuid4
@@ -22,7 +23,7 @@ from celery_throttle.bulk.fan_out.part_publisher import PartPublisher, add_note
 from celery_throttle.bulk.fan_out.parts import FanOutParts
 from celery_throttle.bulk.fan_out.unlimited import UnlimitedFanOut
 from celery_throttle.bulk.retry import retry_outage
-from celery_throttle.errors import ConfigurationError, FanOutError, shown
+from celery_throttle.errors import ConfigurationError, FanOutError, LimitValueError, shown
 from celery_throttle.limits.duration import Duration, check_duration
 from celery_throttle.operations.author import Author
 from celery_throttle.operations.fan_outs import pause_fan_out, resume_fan_out
@@ -104,9 +105,11 @@ def _check_arguments(name: str, max_waiting: int | None, keep: Duration) -> floa
         raise FanOutError(
             f"max_waiting is {shown(max_waiting)}; allowed: a whole number, 1 or more"
         )
-    kept = check_duration(keep, "keep")
+    kept = 0.0
+    with suppress(LimitValueError):
+        kept = check_duration(keep, "keep")
     if kept < _MIN_KEEP_SECONDS:
-        raise FanOutError(f"keep is {keep}; allowed: seconds, {_MIN_KEEP_SECONDS:g} or more")
+        raise FanOutError(f"keep is {shown(keep)}; allowed: seconds, {_MIN_KEEP_SECONDS:g} or more")
     return kept
 
 

@@ -65,7 +65,7 @@ class Removal:
 
     Attributes:
         removed: Tasks that left their lines.
-        failed: Tasks that are back in their lines, because their messages cannot be read or sent.
+        failed: Tasks that wait as before, because their messages cannot be read or sent.
         claimed: Tasks that were claimed when the removal ended; see :class:`WaitingCount`.
         elsewhere: Tasks in lines of another broker's queues when the removal began.
     """

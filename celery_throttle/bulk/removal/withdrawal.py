@@ -20,6 +20,7 @@ from celery_throttle.bulk.removal.counts import QueueTasks
 from celery_throttle.bulk.retry import retry_outage
 from celery_throttle.errors import QueueNotFoundError, StoreError
 from celery_throttle.limiter.lease_renewer import LeaseRenewer
+from celery_throttle.observe.observer import read_text
 from celery_throttle.operations.lines import END, Claimant, WithdrawPlans
 from celery_throttle.operations.waiting import ClaimStatus, claim_call, requeue_call
 from celery_throttle.store.client import Store
@@ -156,8 +157,9 @@ class Withdrawal:
             self._open[task.token] = ClaimStatus.HELD
             if isinstance(error, QueueNotFoundError):
                 raise
+            task_id = read_text(task.id.encode("utf-8", "surrogatepass"))  # files take no other
             logger.warning(
-                "Could not %s task %s, it waits again: %r", self._disposal.purpose, task.id, error
+                "Could not %s task %s, it waits again: %r", self._disposal.purpose, task_id, error
             )
         else:
             del self._open[task.token]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
@@ -46,6 +47,20 @@ def _parse_ref(text: str) -> LimitRef:
 
 REF = Parsed("limit", _parse_ref)
 SECONDS = Parsed("duration", lambda text: parse_duration(text) / MICROSECONDS)
+
+
+class IntervalType(click.FloatRange):
+    """The type of a number of seconds to wait, up to an hour. ``least``: the shortest wait."""
+
+    def __init__(self, least: float) -> None:
+        super().__init__(least, 3600)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse text; also refuse NaN, which no comparison finds out of range."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number", param, ctx)
+        return seconds
 
 
 def make_completer(

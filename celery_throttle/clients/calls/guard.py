@@ -41,6 +41,7 @@ from celery_throttle.limits.duration import check_duration
 from celery_throttle.limits.feedback import Feedback
 from celery_throttle.limits.key import LimitRef
 from celery_throttle.limits.limit import Limit
+from celery_throttle.limits.rate import check_whole
 from celery_throttle.limits.requirement import CallFunction, Requirement, has_slots
 from celery_throttle.store.steps import Steps
 
@@ -93,11 +94,7 @@ class Guard:
         if self.usage is not None and not callable(self.usage):
             raise LimitValueError(f"usage must be callable, not {shown(self.usage)}")
         self.max_wait = check_duration(self.max_wait, "max_wait")
-        times = self.retry_refused
-        if not isinstance(times, int) or isinstance(times, bool) or times < 0:
-            raise LimitValueError(
-                f"retry_refused must be a whole number, 0 or more, not {shown(times)}"
-            )
+        check_whole("retry_refused", self.retry_refused, least=0)
         #: The limits that the API has refused since it last accepted a request: a success ends the
         #: row of refusals.
         self.in_row: set[LimitRef] = set()

@@ -51,7 +51,8 @@ def forecast_limit(
     observer: Observer, ref: LimitRef, measured: float | None = None
 ) -> Plan[Forecast]:
     """Return the forecast of a limit: one key of it, or without a key all of them."""
-    if measured is not None and not (isinstance(measured, (int, float)) and measured > 0):
+    is_number = isinstance(measured, (int, float)) and not isinstance(measured, bool)
+    if measured is not None and not (is_number and measured > 0):
         raise LimitValueError(
             f"measured is {shown(measured)}; allowed: tasks a second, above 0, or None"
         )

@@ -251,8 +251,7 @@ def read_changes(
         first = at if suffix[1:] < shard else f"({at}"
     command = "XREVRANGE", observer.keys.changes, first, "-", "COUNT", most
     _, (rows,) = yield from read_keys(observer, command)
-    found = rows or ()  # nil for a COUNT of 0
-    return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in found]
+    return [_read_change(change_id.decode() + suffix, pair_up(flat)) for change_id, flat in rows]
 
 
 def _suffix(observer: Observer) -> str:

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,11 @@ import redis
 
 from celery_throttle.bulk.fan_out import Progress
 from celery_throttle.bulk.fan_out.bar import describe
+from celery_throttle.errors import StoreUnavailableError
+from celery_throttle.observe.forecasts.solver import Forecast
+from tests.bulk.fan_out.conftest import MakeApp
 from tests.programs import ROOT
+from tests.servers.server import Server
 
 PROGRESS = Progress(
     name="nightly",
@@ -72,6 +76,25 @@ def test_the_bar_on_a_terminal(redis_url: str) -> None:
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     assert "nightly[/2026]" in text
     assert "40 of 40, 40 revoked" in text
+
+
+def test_a_server_that_is_lost_during_a_forecast_is_not_waited_for_after_the_timeout(
+    make_app: MakeApp, own_server: Server
+) -> None:
+    app = make_app(throttle_url=own_server.url)
+    handle = app.throttle.fan_out([app.tasks["one"].s(1)], "nightly")
+    forecast: Callable[[], Forecast] = handle.forecast
+
+    def lose_server() -> Forecast:
+        own_server.stop()
+        return forecast()
+
+    handle.forecast = lose_server
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailableError):
+        handle.watch(timeout=0.5)
+    assert time.monotonic() - began < 10
+    own_server.start()
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from celery_throttle import (
     FanOutError,
     KeysFullError,
     KeyValueError,
+    LimitValueError,
     StoreError,
     StoreUnavailableError,
     Throttle,
@@ -29,13 +32,14 @@ from celery_throttle import (
     UnknownLimitError,
 )
 from celery_throttle.bulk import retry
-from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_TASKS
+from celery_throttle.bulk.fan_out.enlist import MAX_BATCH_BYTES, MAX_BATCH_TASKS
 from celery_throttle.operations.waiting import (
     ClaimStatus,
     claim_call,
     requeue_call,
     withdraw_call,
 )
+from celery_throttle.store.client import Store
 from celery_throttle.store.script import Call, script
 from celery_throttle.tasks.messages import packing
 from tests.bulk.fan_out.conftest import LIMITS, MakeApp
@@ -241,11 +245,11 @@ def test_a_publisher_holds_while_enough_wait(app: Any) -> None:
     assert (most, taken + len(in_line(app))) == (5, 20)
 
 
-def withdraw(app: Any, task_id: str) -> None:
-    """Withdraw a task from its line, as a worker does."""
+def withdraw(app: Any, *task_ids: str) -> None:
+    """Withdraw tasks from their line, as a worker does."""
     keys = app.throttle.keys
     queue = keys.queue("redis/0/celery")
-    app.throttle.store.run(withdraw_call(keys, "w", queue, 1, [task_id], lease=1.0))
+    app.throttle.store.run(withdraw_call(keys, "w", queue, 1, task_ids, lease=1.0))
 
 
 @pytest.mark.thorough
@@ -319,6 +323,8 @@ def test_what_is_wrong_is_said_and_what_came_before_is_sent(
         ({"max_waiting": 0}, "max_waiting is 0"),
         ({"max_waiting": True}, "max_waiting is True"),
         ({"keep": 1}, "keep is 1; allowed: seconds, 60 or more"),
+        ({"keep": -1}, "keep is -1; allowed: seconds, 60 or more"),
+        ({"keep": "long"}, "keep is 'long'; allowed: seconds, 60 or more"),
     ],
 )
 def test_wrong_arguments(app: Any, arguments: dict[str, Any], text: str) -> None:
@@ -450,6 +456,31 @@ def test_cancel(app: Any, client: Any) -> None:
         app.throttle.fan_out([app.tasks["tenant"].s("new")], "nightly")
 
 
+@pytest.mark.parametrize("conf", [{}, {"task_ignore_result": True}])
+def test_a_cancel_leaves_ignored_results_alone(make_app: MakeApp, conf: dict[str, bool]) -> None:
+    """As Celery does for revoked tasks. Also of a task that goes back to its line afterwards."""
+    app = make_app(**conf)
+    ids = ["ignored 0", "ignored 1", "kept 0", "kept 1"]
+    signatures = [
+        app.tasks["one"].s().set(task_id=each, ignore_result="ignored" in each) for each in ids
+    ]
+    handle = app.throttle.fan_out(signatures, "nightly")
+    withdraw(app, "ignored 1", "kept 1")
+    assert handle.cancel() == 2
+    claims = [(number, ClaimStatus.HELD) for number in (1, 2)]
+    app.throttle.store.run(requeue_call(app.throttle.keys, "w", "own", 2, claims))
+    assert handle.wait(timeout=1).revoked == 4
+    states = [app.AsyncResult(each).state for each in ids]
+    assert states == ["PENDING", "PENDING", "REVOKED", "REVOKED"]
+
+
+def test_a_cancel_stores_errors_of_tasks_that_ignore_only_their_returns(make_app: MakeApp) -> None:
+    app = make_app(task_ignore_result=True, task_store_errors_even_if_ignored=True)
+    handle = app.throttle.fan_out(some(app, 1), "nightly")
+    assert handle.cancel() == 1
+    assert app.AsyncResult("0").state == "REVOKED"
+
+
 def test_a_cancel_that_is_cut_short_is_finished_by_another(
     app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,6 +500,34 @@ def test_a_cancel_that_is_cut_short_is_finished_by_another(
     assert handle.cancel() == 0
     assert [app.AsyncResult(str(n)).state for n in range(5)] == ["REVOKED"] * 5
     assert handle.wait(timeout=1).cancelled
+
+
+def lose_connections(store: Store) -> None:
+    while (connection := store.connections.take_idle()) is not None:
+        connection.close()
+
+
+def shrink_buffers(store: Store) -> None:
+    """Let sockets take a part of a large call at a time."""
+    connection: Any = store.connections.take_idle()
+    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    store.connections.put(connection)
+
+
+@pytest.mark.parametrize("prepare", [lose_connections, shrink_buffers])
+def test_a_full_batch_does_not_wait_for_the_next_signature(
+    app: Any, prepare: Callable[[Store], None]
+) -> None:
+    def signatures() -> Iterator[Any]:
+        for number in range(3):  # each is a full batch
+            if number == 1:
+                prepare(app.throttle.store)
+            if number == 2:
+                wait_until(lambda: len(in_line(app)) == 2, "two tasks in their line", 10)
+            yield app.tasks["one"].s("x" * MAX_BATCH_BYTES).set(task_id=str(number))
+
+    app.throttle.fan_out(signatures(), "nightly")
+    assert len(in_line(app)) == 3
 
 
 def test_a_cancel_of_large_tasks(app: Any) -> None:
@@ -678,6 +737,14 @@ def test_waiting_for_it_has_an_end(app: Any) -> None:
     handle = app.throttle.fan_out(some(app, 3), "nightly")
     with pytest.raises(WaitedTooLong, match="nightly"):
         handle.wait(timeout=0.1)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, True, "long"])
+def test_a_timeout_is_a_number_of_seconds(app: Any, timeout: Any) -> None:
+    handle = app.throttle.fan_out(some(app, 3), "nightly")
+    for wait in (handle.wait, handle.watch, lambda timeout: next(handle.results(timeout))):
+        with pytest.raises(LimitValueError, match=r"a timeout of .*: seconds"):
+            wait(timeout=timeout)
 
 
 def test_waiting_for_a_lost_server_has_the_same_end(make_app: MakeApp, own_server: Server) -> None:

@@ -63,10 +63,10 @@ def test_tasks_whose_call_is_interrupted_join_their_lines(
 ) -> None:
     begin, calls = app.throttle.store.begin, count()
 
-    def interrupt(call: Any) -> Any:
+    def interrupt(call: Any, **options: Any) -> Any:
         if next(calls) == 0:
             raise KeyboardInterrupt
-        return begin(call)
+        return begin(call, **options)
 
     monkeypatch.setattr(app.throttle.store, "begin", interrupt)
     with pytest.raises(KeyboardInterrupt):

@@ -396,10 +396,10 @@ def kill_at(patch: pytest.MonkeyPatch, at: int) -> None:
     numbers = itertools.count()
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             if next(numbers) >= at:
                 raise KilledError
-            return method(*args)
+            return method(*args, **options)
 
         return call
 

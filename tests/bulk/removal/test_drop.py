@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import chord, signals
+from celery import Celery, chord, signals
 from celery.exceptions import ChordError, TaskRevokedError
 
+from celery_throttle.bulk.removal import withdrawal
 from celery_throttle.bulk.removal.counts import Removal
 from celery_throttle.bulk.removal.revoker import Revoker
 from celery_throttle.bulk.removal.withdrawal import BATCH_SIZE
+from celery_throttle.operations.waiting import claim_call, quarantine_call
 from tests.bulk.removal.conftest import MakeSite, Site
 from tests.bulk.removal.test_drain import park_elsewhere
 
@@ -111,6 +115,40 @@ def test_tasks_that_no_worker_could_run(site: Site, make_site: MakeSite) -> None
     assert other.throttle["api"].drop().removed == 2
     for dropped in (task_id, f"in {site.throttle.qualify('celery')}"):
         assert site.app.AsyncResult(dropped).state == "REVOKED"
+
+
+def test_a_task_in_quarantine_whose_message_is_damaged(site: Site) -> None:
+    [task_id] = site.send(1)
+    site.park()
+    keys = site.throttle.keys
+    queue = keys.queue(site.throttle.qualify("celery"))
+    row = site.client.hget(queue.messages, task_id)
+    site.client.hset(queue.messages, task_id, row.replace(b'"headers"', b'"hea"ers"'))
+    site.throttle["api"].reset()
+    site.throttle.store.run(claim_call(keys, "worker", queue, range(1, 2), lease=60))
+    site.throttle.store.run(quarantine_call(keys, "worker", 1, "damaged "))
+    assert site.throttle.explain(task_id).location == "quarantine"
+    assert site.throttle.drain_all() == Removal(0, 1, 0, 0)
+    assert site.throttle["api"].drop() == Removal(1, 0, 0, 0)
+    assert site.throttle.count_waiting().waiting == 0
+    assert site.throttle.explain(task_id).location == "unknown"
+    assert site.app.AsyncResult(task_id).state == "REVOKED"
+
+
+def test_an_id_that_the_result_backend_cannot_have(site: Site, tmp_path: Path) -> None:
+    """Its task waits again and is named, also in a file. The others are dropped."""
+    with Celery(broker=site.app.conf.broker_url, set_as_current=False) as sender:
+        sender.send_task("call", (1,), task_id="a\ud800b")
+    [task_id] = site.send(1)
+    site.park()
+    handler = logging.FileHandler(tmp_path / "log", encoding="utf-8")
+    withdrawal.logger.addHandler(handler)
+    assert site.throttle["api"].drop() == Removal(1, 1, 0, 0)
+    withdrawal.logger.removeHandler(handler)
+    handler.close()
+    [odd] = site.throttle["api"].list_waiting().tasks
+    assert f"Could not drop task {odd.task_id}, it waits again" in (tmp_path / "log").read_text()
+    assert site.app.AsyncResult(task_id).state == "REVOKED"
 
 
 def test_a_result_backend_that_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
@@ -234,7 +235,7 @@ def test_where_nobody_takes_what_is_due_workers_are_too_few(lines: Protocol) -> 
     found = forecast(lines)
     assert (found.seconds, found.earliest) == (None, lines.time(2.9))
     assert (found.cause, found.limited_by, found.unknown) == ("processes", None, 30)
-    for wrong in (0, -1, "a"):
+    for wrong in (0, -1, math.nan, True, "a"):
         with pytest.raises(LimitValueError, match="measured is"):
             lines.limiter["api"].forecast(measured=wrong)  # type: ignore[arg-type]  # that is the point
     measured = lines.limiter["api"].forecast(measured=0.5)

@@ -315,6 +315,21 @@ def test_pages_of_waiting_tasks(lines: Protocol) -> None:
     assert {task.key for task in of_key.tasks} == {"a"}
 
 
+def test_no_task_has_waited_less_than_no_time(lines: Protocol) -> None:
+    """Also if the server's clock was set back while it waited."""
+    lines.limiter["api"].try_acquire()
+    for number in range(3):
+        lines.park(str(number), ["api"])
+    lines.now -= 60 * SECOND
+    limiter = lines.limiter
+    assert [task.waited for task in limiter["api"].list_waiting().tasks] == [0.0] * 3
+    assert limiter.explain("0").waited == status_of(lines, "api").oldest == 0.0
+    lines.limiter["api"].reset()
+    (claimed,) = lines.claim()
+    assert claimed.waited == limiter.explain("0").waited == 0.0
+    assert limiter["api"].status().totals.waits[0] == 1
+
+
 def test_an_odd_id_of_a_task_hides_no_other_task(lines: Protocol) -> None:
     lines.limiter["api"].try_acquire()
     for task_id in ("a", "\ud800", "b"):

@@ -29,7 +29,8 @@ for i = 1, #found[2], 2 do
     return { ARGV[3], cancelled, 1 }
   end
   local id, value = found[2][i], found[2][i + 1]
-  local queue = tonumber(value) and queue_of(value) -- the value of an ended task is how it ended
+  local number = string.match(value, '%d+') -- the value of an ended task is how it ended
+  local queue = number and queue_of(number)
   if queue then
     local line, limit_index, descriptor, packed = find_task(queue, id)
     if line and descriptor.fan_out == record then

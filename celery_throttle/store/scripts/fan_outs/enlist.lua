@@ -17,8 +17,8 @@
 --       then per requirement: name, field
 --       then per line: packed {index of its queue, indexes of its requirements} (2 bytes each), that of the fan-out last
 --       then per task: packed {index of its line (2 bytes), its number in the record (1), rank of its priority (1; 0
---       to 255, lower ranks first), 1 if its run settles (1), when it expires (us; 0 for never; 8), per limit: cost
---       (millionths; 8)}; its id; its message
+--       to 255, lower ranks first), 1 if its run settles (1), 1 if it ignores its result (1), when it expires (us; 0 for
+--       never; 8), per limit: cost (millionths; 8)}; its id; its message
 -- Reply {'done', tasks dealt with, how many of these were sent by this call, waiting}
 --       {'hold', ...the same}    as many tasks wait as may, of the fan-out or at a limit: go on with the next one later
 --       {'crowded', ...the same, wait (us), index of its requirement, max-keys}    likewise: as many keys are in use;
@@ -219,9 +219,9 @@ local sent, dealt, refusal = 0, 0, { 'done' }
 local waiting = tonumber(redis.call('HGET', record, 'waiting'))
 while arg <= #ARGV do
   local head, id = ARGV[arg], ARGV[arg + 1]
-  local line_index, number, rank, settles, expires = struct.unpack('<HBBBd', head)
+  local line_index, number, rank, settles, ignores_result, expires = struct.unpack('<HBBBBd', head)
   local line, tasks = lines[line_index], record .. ':' .. number
-  local task_costs = { struct.unpack(line.cost_format, head, 14) }
+  local task_costs = { struct.unpack(line.cost_format, head, 15) }
   task_costs[#task_costs] = MILLION -- of the fan-out, instead of the position where the reading ended
   if not is_sent[id] and redis.call('HEXISTS', tasks, id) == 0 then
     local reason, in_line = refusal_of(line, task_costs, waiting), is_in_line(line, id)
@@ -234,7 +234,7 @@ while arg <= #ARGV do
     if in_line ~= nil then
       sent_tasks[tasks] = sent_tasks[tasks] or {}
       table.insert(sent_tasks[tasks], id)
-      table.insert(sent_tasks[tasks], numbers[line.descriptor.queue])
+      table.insert(sent_tasks[tasks], (ignores_result == 1 and '-' or '') .. numbers[line.descriptor.queue])
       is_sent[id], sent, waiting = true, sent + 1, waiting + 1
     end
   end

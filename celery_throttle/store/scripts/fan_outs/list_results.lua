@@ -3,7 +3,7 @@
 -- ARGV  1   index of the first, from 0
 --       2   index of the last
 --       3   '1' to record that the results of those before the first are marked as revoked
--- Reply {task id, how it ended, ...}
+-- Reply {task id, how it ended, behind a '-' if it ignores its result, ...}
 
 local record, results = KEYS[1], {}
 if ARGV[3] == '1' and redis.call('EXISTS', record) == 1 then

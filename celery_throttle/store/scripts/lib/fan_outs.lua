@@ -10,7 +10,8 @@
 --                             name: of the fan-out, as its user wrote it
 --                             shards: with several shards, those that have a part of it, each after a space
 --   record:queues      hash   key `lines` of a queue -> its number, and its number -> packed keys of the queue
---   record:<number>    hash   for the tasks with that number: task id -> number of its queue, or how it ended
+--   record:<number>    hash   for the tasks with that number: task id -> number of its queue, or how it ended; behind a
+--                             '-' if the task ignores its result
 --   record:ended       list   ids of the ended tasks, in the order of their ends
 --
 -- Tasks are spread over numbers, so that no key is so large that its expiry blocks the server. While tasks wait,
@@ -53,7 +54,7 @@ end
 -- replaces another outcome: the task may have run once more.
 local function record_fan_out_outcome(record, id, outcome)
   local tasks = record .. ':' .. fan_out_number(id)
-  local known = redis.call('HGET', tasks, id)
+  local mark, known = string.match(redis.call('HGET', tasks, id) or '', '^(%-?)(.+)')
   if not known or known == outcome or known == 'done' then
     return
   end
@@ -64,6 +65,6 @@ local function record_fan_out_outcome(record, id, outcome)
   else
     return
   end
-  redis.call('HSET', tasks, id, outcome)
+  redis.call('HSET', tasks, id, mark .. outcome)
   redis.call('HINCRBY', record, outcome, 1)
 end

@@ -76,7 +76,12 @@ end
 -- Microseconds that the first task of a line has waited; nil if the line is empty.
 local function oldest_wait(line)
   local score = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2]
-  return score and math.floor(now - score % RANK_SPAN * 64)
+  return score and math.max(0, math.floor(now - score % RANK_SPAN * 64))
+end
+
+-- Microseconds that a task has waited, by its row; 0 if the clock was set back since it joined its line.
+local function wait_of(row)
+  return math.max(0, now - row[PARKED])
 end
 
 -- The packed row of a task that joins its line now.

@@ -82,7 +82,7 @@ local WAIT_BASE, LAST_WAIT_BUCKET = 100000, 20
 -- Count a task that is claimed with its units, by its row. To write little, each of these tasks stands for one unit that
 -- was granted; 'granted' is increased by what its cost is more than that.
 local function note_claim(batch, row)
-  local mantissa, exponent = math.frexp((now - row[PARKED]) / WAIT_BASE)
+  local mantissa, exponent = math.frexp(wait_of(row) / WAIT_BASE)
   local bucket = mantissa == 0.5 and exponent - 1 or exponent
   bucket = bucket < 0 and 0 or bucket > LAST_WAIT_BUCKET and LAST_WAIT_BUCKET or bucket
   batch.wait_counts[bucket] = (batch.wait_counts[bucket] or 0) + 1
@@ -174,7 +174,7 @@ local function decide_batch(line, ids)
         return batch
       end
       wait = math.max(0, wait)
-      local reply = { call.token, kind, wait, row and now - row[PARKED] or 0, row and row[MESSAGE] or '', id }
+      local reply = { call.token, kind, wait, row and wait_of(row) or 0, row and row[MESSAGE] or '', id }
       local claim = claim_head .. cmsgpack.pack(id, tonumber(entries[2 * i]), packed)
       if kind == 1 then
         charge(requirements, now + wait)

@@ -31,7 +31,7 @@ for key = 3, #KEYS - 1, 4 do
       redis.call('HSET', KEYS[2], token, claim_head .. cmsgpack.pack(id, row[SCORE], packed))
       remove_from_line(line, descriptor, limit_index, { id })
       increase_totals(descriptor, 'revoked', 1)
-      taken[#taken + 1] = { token, 0, 0, now - row[PARKED], row[MESSAGE], id }
+      taken[#taken + 1] = { token, 0, 0, wait_of(row), row[MESSAGE], id }
       token = token + 1
     end
   end

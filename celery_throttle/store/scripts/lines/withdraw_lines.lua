@@ -6,7 +6,7 @@
 -- ARGV  2    the caller, which has a lease like a worker
 --       3    lease (us)
 --       4    the token of the first task claimed; the following ones count up
---       5    only tasks that joined their lines by this time (us)
+--       5    only tasks that joined their lines by this time (us), or before the clock was set back
 --       6    how many tasks at most are looked at; their bytes are bounded, too
 --       7    where to begin in the first line: '-inf', then the score that the last call replied
 -- Reply {number of lines that are done, score at which the next one goes on, {token, message, task id}, ...}; the
@@ -30,7 +30,7 @@ local function read_tasks(line, from)
     local packed = redis.call('HGET', queue[MESSAGES], id) -- false: the server has lost it
     local row = packed and unpack_row(packed)
     bytes = bytes + (packed and #packed or 0)
-    if row and row[PARKED] > cutoff then
+    if row and row[PARKED] > cutoff and row[PARKED] <= now + FARTHEST then
       return found, format_integer((rank_of(tonumber(score)) + 1) * RANK_SPAN)
     elseif packed then
       found[#found + 1] = { id, packed, tonumber(score), row and row[MESSAGE] or '' }

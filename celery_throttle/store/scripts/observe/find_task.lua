@@ -21,7 +21,7 @@ local function describe_line(queue, line, limit_index, descriptor, row)
   for i, limit_keys in ipairs(descriptor.limits) do
     requirements[#requirements + 1], requirements[#requirements + 2] = limit_keys[FIELD], row[COSTS][i]
   end
-  return { 'line', now - row[PARKED], queue[LINES], line, redis.call('ZRANK', line, id) + 1, redis.call('ZCARD', line),
+  return { 'line', wait_of(row), queue[LINES], line, redis.call('ZRANK', line, id) + 1, redis.call('ZCARD', line),
            limit_index, format_integer(row[EXPIRES]), row[MESSAGE], requirements }
 end
 
@@ -43,7 +43,7 @@ local function search_claims(worker, cursor)
     bytes = bytes + #found[i]
     if claimed_id == id then
       local row, lease_ends = unpack_row(packed), redis.call('ZSCORE', KEYS[1], worker)
-      local waited = row and now - row[PARKED] or 0
+      local waited = row and wait_of(row) or 0
       return next_cursor, { 'claim', waited, descriptor.queue[LINES], worker, lease_ends - now }
     end
   end

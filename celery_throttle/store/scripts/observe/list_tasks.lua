@@ -20,7 +20,7 @@ for i = 1, #found, 2 do
         local packed = redis.call('HGET', KEYS[2] .. queue, id)
         local row = packed and unpack_row(packed)
         bytes = bytes + (packed and #packed or 0)
-        reply[#reply + 1] = { id, row and now - row[PARKED] or 0, row and row[MESSAGE] or '', queue, line, first + n }
+        reply[#reply + 1] = { id, row and wait_of(row) or 0, row and row[MESSAGE] or '', queue, line, first + n }
         if bytes >= BATCH_BYTES then
           break
         end
