@@ -95,10 +95,10 @@ class EnlistBatch:
 
     def add(self, entry: LineEntry) -> None:
         """Add an entry."""
-        destination, task_id, rank, expires, packed, costs, *flags, _ = entry
+        destination, task_id, rank, expires, packed, costs, settles, ignores_result, _ = entry
         line = self._lines.get(destination.line) or self._add_line(destination)
         number = self._keys.fan_out_number(task_id)
-        head = _HEAD.pack(line, number, rank, *flags, expires)
+        head = _HEAD.pack(line, number, rank, settles, ignores_result, expires)
         self._tasks += (head + struct.pack(f"<{len(costs)}d", *costs), task_id, packed)
         self.entries.append(entry)
         self._size += len(packed)

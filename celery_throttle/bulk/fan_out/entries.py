@@ -126,8 +126,9 @@ class EntryBuilder:
             packed = packing.pack(message, computed_headers(kind.limits, requirement))
             if kind.may_have_template and kind.limits.computed is None:
                 self._find_template(kind, message, content, line.shard)
-        costs, flags = requirement.costs, (kind.limits.settles, kind.ignores_result)
-        return LineEntry(line, task_id, rank, expires, packed, costs, *flags, position)
+        costs, settles = requirement.costs, kind.limits.settles
+        parts = line, task_id, rank, expires, packed, costs, settles, kind.ignores_result, position
+        return LineEntry(*parts)
 
     def _find_line(self, queue: str, refs: tuple[LimitRef, ...]) -> Destination:
         """Return the line of the fan-out's tasks in a queue that need some limits and keys."""
